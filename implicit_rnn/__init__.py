@@ -1,0 +1,1 @@
+"""Recurrent networks whose states are defined by an equation."""

@@ -1,0 +1,215 @@
+"""Structured direct solves along time: tridiagonal per channel, block tridiagonal, bidiagonal.
+
+Time is the leading axis; whatever follows it are independent channels. A tridiagonal system is
+
+    lower[t] x[t-1] + diagonal[t] x[t] + upper[t] x[t+1] = rhs[t],
+
+where `lower[0]` and `upper[-1]` have no neighbour and are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from solvers.vectors import Tree
+
+Algorithm = Literal["thomas", "lapack", "cyclic"]
+
+
+class Bands(NamedTuple):
+    """The part of a Jacobian that couples a state to itself and its two neighbours in time.
+
+    Each field is an array `[time, ...]`, or a pytree of them, like the state; `None` is zero.
+    """
+
+    lower: Tree
+    upper: Tree
+    diagonal: Tree | None = None
+
+
+def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
+    """`v -> (I - bands)^-1 v`: one tridiagonal solve per channel, O(time x channels)."""
+
+    def inverse(tree: Tree) -> Tree:
+        diagonal = bands.diagonal
+        if diagonal is None:
+            diagonal = jax.tree.map(jnp.zeros_like, tree)
+        return jax.tree.map(
+            lambda rhs, lower, upper, own: tridiagonal_solve(-lower, 1 - own, -upper, rhs),
+            tree,
+            bands.lower,
+            bands.upper,
+            diagonal,
+        )
+
+    return inverse
+
+
+def tridiagonal_matvec(
+    lower: jax.Array, diagonal: jax.Array, upper: jax.Array, x: jax.Array
+) -> jax.Array:
+    """The left-hand side of the tridiagonal system."""
+    return diagonal * x + lower * _shift(x, 1) + upper * _shift(x, -1)
+
+
+def tridiagonal_solve(
+    lower: jax.Array,
+    diagonal: jax.Array,
+    upper: jax.Array,
+    rhs: jax.Array,
+    *,
+    algorithm: Algorithm | None = None,
+) -> jax.Array:
+    """Solves the tridiagonal system of every channel, without pivoting.
+
+    Differentiable in all arguments; the transpose is the solve with the bands swapped.
+
+    Args:
+      lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
+      algorithm: `"thomas"` (two scans; O(time) work and depth), `"lapack"`
+        (`lax.linalg.tridiagonal_solve`, with pivoting where the library has it) or `"cyclic"`
+        (cyclic reduction; O(time) work, O(log time) depth). By default the platform the program
+        is lowered for decides: the scan on CPU, cyclic reduction elsewhere.
+    """
+    shapes = {jnp.shape(a) for a in (lower, diagonal, upper, rhs)}
+    if len(shapes) != 1 or not jnp.ndim(rhs):
+        raise ValueError(f"bands and rhs need one common shape [time, ...], got {sorted(shapes)}")
+    if algorithm not in (None, *_ALGORITHMS):
+        raise ValueError(f"algorithm must be one of {sorted(_ALGORITHMS)}, got {algorithm!r}")
+    if rhs.size == 0:
+        return rhs
+
+    def solve(bands: tuple[jax.Array, ...]) -> Callable:
+        def with_bands(_: Callable, rhs: jax.Array) -> jax.Array:
+            if algorithm is None:
+                return lax.platform_dependent(*bands, rhs, cpu=_thomas, default=_cyclic)
+            return _ALGORITHMS[algorithm](*bands, rhs)
+
+        return with_bands
+
+    bands = (lower, diagonal, upper)
+    constant = lax.stop_gradient(bands)
+    swapped = (_shift(constant[2], 1), constant[1], _shift(constant[0], -1))
+    return lax.custom_linear_solve(
+        lambda x: tridiagonal_matvec(*bands, x), rhs, solve(constant), solve(swapped)
+    )
+
+
+def block_tridiagonal_solve(
+    lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array
+) -> jax.Array:
+    """Block Thomas: bands `[time, n, n]`, rhs `[time, n]`. O(time n^3): for small widths, and exact.
+
+    `lower[t]` multiplies `x[t-1]`, `upper[t]` multiplies `x[t+1]`.
+    """
+    if rhs.size == 0:
+        return rhs
+
+    def eliminate(carry: tuple, row: tuple) -> tuple:
+        factor, value = carry
+        below, own, above, target = row
+        pivot = own - below @ factor
+        solved = jnp.linalg.solve(
+            pivot, jnp.concatenate([above, (target - below @ value)[:, None]], axis=1)
+        )
+        carry = (solved[:, :-1], solved[:, -1])
+        return carry, carry
+
+    def substitute(following: jax.Array, row: tuple) -> tuple:
+        factor, value = row
+        x = value - factor @ following
+        return x, x
+
+    start = (jnp.zeros_like(diagonal[0]), jnp.zeros_like(rhs[0]))
+    rows = lax.scan(eliminate, start, (lower, diagonal, upper, rhs))[1]
+    return lax.scan(substitute, jnp.zeros_like(rhs[0]), rows, reverse=True)[1]
+
+
+def bidiagonal_solve(coupling: jax.Array, rhs: jax.Array, *, reverse: bool = False) -> jax.Array:
+    """`x[t] = coupling[t] x[t-1] + rhs[t]` by an associative scan, in O(log time) depth.
+
+    Args:
+      coupling: `[time, n, n]` for blocks, or `[time, n]` for an elementwise recurrence;
+        `coupling[0]` has nothing to act on and is ignored.
+      rhs: `[time, n]`.
+      reverse: run against time, `x[t] = coupling[t] x[t+1] + rhs[t]`.
+    """
+    blocks = coupling.ndim == rhs.ndim + 1
+
+    def compose(first: tuple, second: tuple) -> tuple:
+        a, b = first
+        c, d = second
+        if blocks:
+            return c @ a, (c @ b[..., None])[..., 0] + d
+        return c * a, c * b + d
+
+    return lax.associative_scan(compose, (coupling, rhs), reverse=reverse)[1]
+
+
+def _shift(x: jax.Array, by: int) -> jax.Array:
+    """`x[t - by]`, zero beyond the ends, for `by` of 1 or -1."""
+    zero = jnp.zeros_like(x[:1])
+    return jnp.concatenate([zero, x[:-1]] if by == 1 else [x[1:], zero])
+
+
+def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
+    def eliminate(carry: tuple, row: tuple) -> tuple:
+        factor, value = carry
+        below, own, above, target = row
+        pivot = 1 / (own - below * factor)
+        carry = (above * pivot, (target - below * value) * pivot)
+        return carry, carry
+
+    def substitute(following: jax.Array, row: tuple) -> tuple:
+        factor, value = row
+        x = value - factor * following
+        return x, x
+
+    zero = jnp.zeros_like(rhs[0])
+    rows = lax.scan(eliminate, (zero, zero), (lower, diagonal, upper, rhs))[1]
+    return lax.scan(substitute, zero, rows, reverse=True)[1]
+
+
+def _lapack(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
+    shape = rhs.shape
+    columns = [jnp.moveaxis(a.reshape(shape[0], -1), 0, -1) for a in (lower, diagonal, upper)]
+    columns[0] = columns[0].at[:, 0].set(0)
+    columns[2] = columns[2].at[:, -1].set(0)
+    target = jnp.moveaxis(rhs.reshape(shape[0], -1), 0, -1)[..., None]
+    x = lax.linalg.tridiagonal_solve(*columns, target)[..., 0]
+    return jnp.moveaxis(x, -1, 0).reshape(shape)
+
+
+def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
+    """Eliminates every second unknown, solves the half-size system, substitutes back."""
+    time = rhs.shape[0]
+    if time == 1:
+        return rhs / diagonal
+    if time % 2:  # an empty equation x = 0 makes the number even
+        zero = jnp.zeros_like(rhs[:1])
+        upper = upper.at[-1].set(0)
+        bands = [jnp.concatenate([a, zero]) for a in (lower, upper, rhs)]
+        padded = jnp.concatenate([diagonal, jnp.ones_like(zero)])
+        return _cyclic(bands[0], padded, bands[1], bands[2])[:-1]
+
+    (a, b, c, d), (a1, b1, c1, d1) = (
+        [band[parity::2] for band in (lower, diagonal, upper, rhs)] for parity in (0, 1)
+    )
+    # The even unknown after each odd one; the last odd one has none.
+    a2, b2, c2, d2 = (jnp.concatenate([x[1:], fill(x[:1])]) for x, fill in zip(
+        (a, b, c, d), (jnp.zeros_like, jnp.ones_like, jnp.zeros_like, jnp.zeros_like), strict=True
+    ))  # fmt: skip
+    before, after = a1 / b, c1 / b2
+    odd = _cyclic(
+        -before * a, b1 - before * c - after * a2, -after * c2, d1 - before * d - after * d2
+    )
+    even = (d - a * _shift(odd, 1) - c * odd) / b
+    return jnp.stack([even, odd], axis=1).reshape(rhs.shape)
+
+
+_ALGORITHMS = {"thomas": _thomas, "lapack": _lapack, "cyclic": _cyclic}

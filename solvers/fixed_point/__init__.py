@@ -1,0 +1,41 @@
+"""Methods for `x = f(theta, x)`.
+
+| method | evaluations a step | use it when |
+| --- | --- | --- |
+| `picard` | 1 | the map contracts strongly, or its own iterations are the model |
+| `anderson` | 1 | the map contracts weakly; memory for `2 depth` states |
+| `broyden` | 1 | as `anderson`, where differences are less regular |
+| `banded` | 1 and a tridiagonal solve | the Jacobian is dominated by neighbours in time |
+| `newton` | several products | nothing contracts, or high accuracy is wanted |
+| `auto` | | nothing is known: cheap first, Newton for what is left |
+"""
+
+from solvers.fixed_point.anderson import anderson
+from solvers.fixed_point.auto import auto
+from solvers.fixed_point.banded import banded, precondition
+from solvers.fixed_point.base import Cascade, FixedPointProblem, Point, Stage, evaluate
+from solvers.fixed_point.broyden import broyden
+from solvers.fixed_point.newton import newton
+from solvers.fixed_point.picard import picard
+
+# What a method may be called by name; `banded` needs bands and has no default.
+METHODS = {
+    "picard": picard,
+    "anderson": anderson,
+    "broyden": broyden,
+    "newton": newton,
+    "auto": auto,
+}
+
+__all__ = [
+    "METHODS",
+    "Cascade",
+    "FixedPointProblem",
+    "Point",
+    "Stage",
+    "auto",
+    "banded",
+    "evaluate",
+    "precondition",
+    *METHODS,
+]

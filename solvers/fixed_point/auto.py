@@ -1,0 +1,29 @@
+"""`auto`: a cheap method first, a safeguarded Newton for the examples that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from solvers.bands import Bands
+from solvers.fixed_point.anderson import anderson
+from solvers.fixed_point.banded import banded, precondition
+from solvers.fixed_point.base import Cascade, Stage
+from solvers.fixed_point.newton import newton
+from solvers.vectors import Tree
+
+
+def auto(bands: Callable[[Any, Tree], Bands] | None = None, cheap_steps: int = 30) -> Cascade:
+    """The cascade that serves when nothing is known of the map.
+
+    1. `cheap_steps` steps of `banded(bands)`, or of `anderson(5)` without bands: one evaluation
+       each, and enough for any map that contracts well.
+    2. `newton` with line search, preconditioned by the bands where there are some, from the best
+       iterate so far, for the examples that did not converge. It needs no contraction.
+
+    Under `vmap` an example that the first stage solved takes no Newton step, and when all are
+    solved the second stage costs one evaluation of the map.
+    """
+    first = anderson(5) if bands is None else banded(bands)
+    second = newton(precond=None if bands is None else precondition(bands))
+    return Cascade((Stage(first, cheap_steps), Stage(second)))

@@ -1,0 +1,160 @@
+"""`fixed_point`: solve `x = f(theta, x)` and let gradients pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from solvers import adjoint as adjoints
+from solvers import iterate
+from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, Stage
+from solvers.info import Info
+from solvers.vectors import (
+    Tree,
+    Vector,
+    epsilon,
+    ravel,
+    require_like,
+    require_real,
+    unraveler,
+    working_dtype,
+)
+
+
+def fixed_point(
+    f: Map,
+    theta: Any,
+    x0: Tree,
+    *,
+    method: iterate.Method | Cascade | str = "auto",
+    adjoint: adjoints.Adjoint | str = "implicit",
+    rtol: float | jax.Array | None = None,
+    atol: float | jax.Array | None = None,
+    max_steps: int = 200,
+    probe: Info | None = None,
+    trace: int = 0,
+) -> tuple[Tree, Info]:
+    """Solves `x = f(theta, x)` from `x0`.
+
+    Args:
+      f: the map; `f(theta, x)` has the structure and shapes of `x`. It may close over arrays that
+        are being differentiated.
+      theta: parameters, any pytree.
+      x0: where to start: a pytree of real floating-point arrays.
+      method: a method, a cascade or the name of one (`solvers.METHODS`).
+      adjoint: how gradients pass, or its name (`solvers.adjoint.ADJOINTS`).
+      rtol, atol: stop at `||f(x) - x|| <= max(rtol max(||x||, ||f(x)||), atol)`; may be traced.
+        By default the 2/3 power of the rounding unit (2e-5 in float32) and the rounding unit.
+      max_steps: step limit.
+      probe: `solvers.adjoint_probe()`, whose gradient reports the backward solve.
+      trace: length of the residual trace in the returned `Info`.
+
+    Returns:
+      The best iterate, in the structure and dtypes of `x0`, and its `Info`.
+
+    >>> import jax.numpy as jnp
+    >>> x, info = fixed_point(lambda a, x: jnp.cos(a * x), 1.0, jnp.zeros(()))
+    >>> print(f"{x:.4f}", bool(info.converged))
+    0.7391 True
+    """
+    if max_steps < 0:
+        raise ValueError(f"max_steps must be at least 0, got {max_steps}")
+    x0 = require_real(x0, "x0")
+    require_like(jax.eval_shape(f, theta, x0), x0, "f(theta, x0)", "x0")
+    stages = resolve(method)
+    adjoint = adjoints.resolve(adjoint)
+    rtol = epsilon(x0) ** (2 / 3) if rtol is None else rtol
+    atol = epsilon(x0) if atol is None else atol
+
+    def forward(
+        f: Map, theta: Any, x0: Tree, tolerances: tuple, max_steps: int, unrolled: bool = False
+    ) -> tuple[Tree, Info]:
+        loop = iterate.unroll if unrolled else iterate.resume
+        return run(stages, f, theta, x0, tolerances, max_steps, trace, loop)
+
+    return adjoints.differentiate(
+        forward, f, theta, x0, adjoint=adjoint, tolerances=(rtol, atol), max_steps=max_steps,
+        probe=probe,
+    )  # fmt: skip
+
+
+def run(
+    stages: tuple[Stage, ...],
+    f: Map,
+    theta: Any,
+    x0: Tree,
+    tolerances: tuple,
+    max_steps: int,
+    trace: int = 0,
+    loop: Any = iterate.resume,
+) -> tuple[Tree, Info]:
+    """The forward solve alone: the stages one after the other."""
+    x, left = ravel(x0, working_dtype(x0)), max_steps
+    total: Info | None = None
+    for task in tasks(stages, f, theta, x0, tolerances, left, trace):
+        x, info = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
+        total = info if total is None else combine(total, info)
+    return unraveler(x0)(x), total
+
+
+def tasks(
+    stages: tuple[Stage, ...],
+    f: Map,
+    theta: Any,
+    x0: Tree,
+    tolerances: tuple,
+    max_steps: int,
+    trace: int = 0,
+) -> list[iterate.Task]:
+    """One task per stage, all from `x0`; the loop of a later one is given its own start."""
+    dtype, unravel = working_dtype(x0), unraveler(x0)
+
+    def flat(x: Vector) -> Vector:
+        return ravel(f(theta, unravel(x)), dtype)
+
+    problem = FixedPointProblem(flat, theta, unravel, lambda tree: ravel(tree, dtype))
+    result, left = [], max_steps
+    for stage in stages:
+        allowed = left if stage.max_steps is None else min(stage.max_steps, left)
+        stop = iterate.Stop(*tolerances, max_steps=allowed, trace=trace)
+        result.append(iterate.Task(stage.method, problem, ravel(x0, dtype), stop))
+        left -= allowed
+    return result
+
+
+def combine(first: Info, second: Info) -> Info:
+    """The `Info` of two stages that followed one another."""
+    trace = second.trace
+    if first.trace is not None:
+        trace = _joined(first, second)
+    return second._replace(
+        steps=first.steps + second.steps,
+        evaluations=first.evaluations + second.evaluations,
+        trace=trace,
+    )
+
+
+def _joined(first: Info, second: Info) -> jax.Array:
+    import jax.numpy as jnp
+
+    position = jnp.arange(first.trace.size)
+    shifted = second.trace[jnp.clip(position - first.steps, 0, first.trace.size - 1)]
+    return jnp.where(position <= first.steps, first.trace, shifted)
+
+
+def resolve(method: iterate.Method | Cascade | str) -> tuple[Stage, ...]:
+    """The stages of a method given as itself, as a cascade or by name."""
+    from solvers.fixed_point import METHODS
+
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; choose from {sorted(METHODS)}")
+        method = METHODS[method]()
+    if isinstance(method, Cascade):
+        return method.stages
+    if isinstance(method, iterate.Method):
+        return (Stage(method),)
+    raise TypeError(
+        f"method must be a solvers method, a cascade or a name, got {type(method).__name__}"
+    )

@@ -1,0 +1,248 @@
+"""The one loop: stop rule, step limit, best iterate, failure detection, status and trace.
+
+A `Method` is a pair of pure functions `(init, step)` over a state of its own, as in optax and
+blackjax. It reports its `Progress`; everything that is common to iterations happens here.
+`docs/adding_a_method.md` shows a complete one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from solvers.info import Info, Status
+from solvers.vectors import Vector
+
+State = Any
+Problem = Any
+
+_RUNNING = -1
+# A solve may leave its starting scale, but a residual is never excused by a runaway iterate:
+# x <- x + 1 has residual 1 for ever, and 1 is small beside 1e6.
+_SCALE_CEILING = 100.0
+
+
+class Progress(NamedTuple):
+    """What a method reports after `init` and after every `step`."""
+
+    value: Vector  # the iterate
+    residual: jax.Array  # norm of the residual at `value`
+    scale: jax.Array  # what that residual is relative to
+    evaluations: jax.Array | int = 1  # of the map or matrix, in this call
+    monitor: jax.Array | None = None  # a running estimate that is ahead of `value` (gmres)
+    trusted: jax.Array | bool = True  # may this residual end the solve as converged?
+    broken: jax.Array | bool = False  # no way to go on
+
+
+class Goal(NamedTuple):
+    """What the loop tells a method before a step."""
+
+    residual: jax.Array  # absolute residual at which the solve ends
+    last: jax.Array  # bool: no further step will be granted
+
+
+class Method(NamedTuple):
+    """An iteration: `init(problem, x0)` and `step(problem, state, goal)`.
+
+    Both return `(state, Progress)`. All arrays in `state` keep their shapes and dtypes.
+    """
+
+    init: Callable[[Problem, Vector], tuple[State, Progress]]
+    step: Callable[[Problem, State, Goal], tuple[State, Progress]]
+    name: str = "method"
+
+
+class Stop(NamedTuple):
+    """When the loop ends: `residual <= max(rtol * scale, atol)`, or one of the limits."""
+
+    rtol: jax.Array | float
+    atol: jax.Array | float
+    max_steps: int
+    patience: int | None = 60  # steps without a new best before STALLED; None: never
+    blowup: float | None = 1e6  # growth over the first residual before DIVERGED; None: never
+    keep_best: bool = True  # False: the last finite iterate (fixed-length truncations)
+    trace: int = 0  # length of the residual trace
+
+
+class Task(NamedTuple):
+    """One problem, ready to be iterated."""
+
+    method: Method
+    problem: Problem
+    start: Vector
+    stop: Stop
+
+
+class Loop(NamedTuple):
+    """The carry of the loop. A batch of these can be gathered, resumed and scattered."""
+
+    state: State
+    best: Vector
+    best_residual: jax.Array
+    best_scale: jax.Array
+    scale: jax.Array
+    ceiling: jax.Array
+    first: jax.Array
+    reference: jax.Array  # monitor at the last real improvement
+    quiet: jax.Array  # steps since then
+    steps: jax.Array
+    status: jax.Array
+    evaluations: jax.Array
+    trace: jax.Array
+
+    @property
+    def running(self) -> jax.Array:
+        return self.status == _RUNNING
+
+
+def begin(task: Task) -> Loop:
+    """The state of the loop before its first step."""
+    dtype = task.start.dtype
+    healthy = jnp.all(jnp.isfinite(task.start))
+    start = jnp.where(jnp.isfinite(task.start), task.start, 0)
+    state, progress = task.method.init(task.problem, start)
+    residual = lax.stop_gradient(progress.residual)
+    scale = lax.stop_gradient(progress.scale)
+    monitor = residual if progress.monitor is None else lax.stop_gradient(progress.monitor)
+    finite = healthy & jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
+    goal = jnp.maximum(task.stop.rtol * scale, task.stop.atol)
+    status = jnp.select(
+        [~finite, (residual <= goal) & progress.trusted],
+        [int(Status.NONFINITE), int(Status.CONVERGED)],
+        _RUNNING if task.stop.max_steps > 0 else int(Status.MAX_STEPS),
+    )
+    trace = jnp.full((task.stop.trace,), jnp.nan, dtype)
+    if task.stop.trace:
+        trace = trace.at[0].set(_relative(monitor, scale))
+    return Loop(
+        state=state,
+        best=progress.value,
+        best_residual=jnp.where(finite, residual, jnp.inf).astype(dtype),
+        best_scale=scale.astype(dtype),
+        scale=scale.astype(dtype),
+        ceiling=(_SCALE_CEILING * scale).astype(dtype),
+        first=jnp.maximum(monitor, goal).astype(dtype),
+        reference=monitor.astype(dtype),
+        quiet=jnp.int32(0),
+        steps=jnp.int32(0),
+        status=status.astype(jnp.int32),
+        evaluations=jnp.asarray(progress.evaluations, jnp.int32),
+        trace=trace,
+    )
+
+
+def advance(task: Task, loop: Loop) -> Loop:
+    """One step of the method and everything the loop decides about it."""
+    stop, dtype = task.stop, loop.best.dtype
+    steps = loop.steps + 1
+    last = steps >= stop.max_steps
+    goal = jnp.maximum(stop.rtol * loop.scale, stop.atol).astype(dtype)
+    state, progress = task.method.step(task.problem, loop.state, Goal(goal, last))
+
+    residual = lax.stop_gradient(progress.residual).astype(dtype)
+    monitor = residual if progress.monitor is None else lax.stop_gradient(progress.monitor)
+    scale = jnp.minimum(lax.stop_gradient(progress.scale), loop.ceiling).astype(dtype)
+    goal = jnp.maximum(stop.rtol * scale, stop.atol).astype(dtype)
+    finite = jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
+    converged = finite & (residual <= goal) & progress.trusted
+    improved = monitor < 0.999 * loop.reference
+    quiet = jnp.where(improved, 0, loop.quiet + 1)
+    stalled = quiet > stop.patience if stop.patience is not None else False
+    diverged = monitor > stop.blowup * loop.first if stop.blowup is not None else False
+    status = jnp.select(
+        [~finite, converged, jnp.asarray(progress.broken), diverged, stalled, last],
+        [
+            int(Status.NONFINITE),
+            int(Status.CONVERGED),
+            int(Status.BREAKDOWN),
+            int(Status.DIVERGED),
+            int(Status.STALLED),
+            int(Status.MAX_STEPS),
+        ],
+        _RUNNING,
+    )
+    better = finite & ((residual < loop.best_residual) | converged | (not stop.keep_best))
+    trace = loop.trace
+    if stop.trace:
+        trace = trace.at[steps].set(_relative(monitor, scale).astype(dtype), mode="drop")
+    return Loop(
+        state=state,
+        best=jnp.where(better, progress.value, loop.best),
+        best_residual=jnp.where(better, residual, loop.best_residual),
+        best_scale=jnp.where(better, scale, loop.best_scale),
+        scale=jnp.where(finite, scale, loop.scale),
+        ceiling=loop.ceiling,
+        first=loop.first,
+        reference=jnp.where(improved, monitor, loop.reference).astype(dtype),
+        quiet=quiet,
+        steps=steps,
+        status=status.astype(jnp.int32),
+        evaluations=loop.evaluations + progress.evaluations,
+        trace=trace,
+    )
+
+
+def resume(
+    task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | None = None
+) -> Loop:
+    """Advances `loop` until it ends, or until `keep_going(loop)` is false."""
+
+    def running(loop: Loop) -> jax.Array:
+        return loop.running if keep_going is None else loop.running & keep_going(loop)
+
+    return lax.while_loop(running, lambda loop: advance(task, loop), loop)
+
+
+def unroll(task: Task, loop: Loop) -> Loop:
+    """Like `resume`, as a scan of `max_steps` steps through which reverse mode can pass."""
+
+    def body(loop: Loop, _: None) -> tuple[Loop, None]:
+        return lax.cond(loop.running, lambda loop: advance(task, loop), lambda loop: loop, loop), None
+
+    return lax.scan(body, loop, None, length=task.stop.max_steps)[0]
+
+
+def outcome(loop: Loop) -> tuple[Vector, Info]:
+    """The best iterate and its `Info`."""
+    return loop.best, Info(
+        steps=loop.steps,
+        residual=_relative(loop.best_residual, loop.best_scale),
+        status=loop.status,
+        evaluations=loop.evaluations,
+        trace=loop.trace if loop.trace.size else None,
+    )
+
+
+def run(task: Task) -> tuple[Vector, Info]:
+    """Iterates one task to its end."""
+    return outcome(resume(task, begin(task)))
+
+
+def backtrack(
+    trial: Callable[[jax.Array], tuple[jax.Array, Any]], length: jax.Array, halvings: int
+) -> tuple[jax.Array, Any, jax.Array]:
+    """Halves `length` until `trial(length) -> (accepted, result)` accepts, `halvings` times at most.
+
+    Returns `(accepted, result, trials)`; the result is that of the last trial.
+    """
+
+    def body(carry: tuple) -> tuple:
+        length, _, _, trials = carry
+        accepted, result = trial(0.5 * length)
+        return 0.5 * length, accepted, result, trials + 1
+
+    accepted, result = trial(length)
+    _, accepted, result, trials = lax.while_loop(
+        lambda carry: ~carry[1] & (carry[3] <= halvings),
+        body,
+        (length, accepted, result, jnp.int32(1)),
+    )
+    return accepted, result, trials
+
+
+def _relative(residual: jax.Array, scale: jax.Array) -> jax.Array:
+    return residual / jnp.where(scale > 0, scale, 1)
