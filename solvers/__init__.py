@@ -7,6 +7,7 @@ and `jax.vmap` makes the batch. Nothing here knows of networks.
 from solvers import adjoint, bands, batch, diagnose, linear, penalties
 from solvers.adjoint import adjoint_probe
 from solvers.bands import Bands
+from solvers.batch import compacted, race
 from solvers.fixed_point import (
     METHODS,
     Cascade,
@@ -41,6 +42,7 @@ __all__ = [
     "batch",
     "broyden",
     "check",
+    "compacted",
     "diagnose",
     "explain",
     "fixed_point",
@@ -50,4 +52,5 @@ __all__ = [
     "penalties",
     "picard",
     "precondition",
+    "race",
 ]

@@ -28,6 +28,7 @@ from solvers.linear.solve import OnFailure, check_policy
 from solvers.vectors import Tree, epsilon, norm, ravel, working_dtype
 
 Forward = Callable[..., tuple[Tree, Info]]
+Backward = Callable[..., tuple[Any, Info]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,10 +201,18 @@ def differentiate(
     tolerances: tuple,
     max_steps: int,
     probe: Info | None,
+    backward: Backward | None = None,
+    example: tuple[Any, Tree] | None = None,
 ) -> tuple[Tree, Info]:
-    """`forward(f, theta, x0, tolerances, max_steps)` with the derivative that `adjoint` defines."""
-    f, constants = jax.closure_convert(f, theta, x0)
-    spec = _Spec(forward, lambda both, x: f(both[0], x, *both[1]), adjoint, max_steps)
+    """`forward(f, theta, x0, tolerances, max_steps)` with the derivative that `adjoint` defines.
+
+    What `f` closes over is differentiated too: `forward` and `backward` see it as the second
+    half of `theta`. `example` are arguments for `f` where they differ from `theta` and `x0`.
+    """
+    f, constants = jax.closure_convert(f, *(example or (theta, x0)))
+    spec = _Spec(
+        forward, lambda both, x: f(both[0], x, *both[1]), adjoint, max_steps, backward or _backward
+    )
     arguments = ((theta, constants), x0, tolerances)
     if adjoint.mode == "tangent":
         if probe is not None:
@@ -222,6 +231,7 @@ class _Spec:
     f: Callable[[Any, Tree], Tree]
     adjoint: Adjoint
     max_steps: int
+    backward: Backward
 
     def solve(self, theta: Any, x0: Tree, tolerances: tuple) -> tuple[Tree, Info]:
         return self.forward(self.f, theta, x0, tolerances, self.max_steps)
@@ -240,43 +250,48 @@ def _reverse(
 
 def _reverse_forward(spec: _Spec, theta: Any, x0: Tree, tolerances: tuple, probe: Info | None):
     x, info = _reverse(spec, theta, x0, tolerances, probe)
-    return (x, info), (theta, x, tolerances, probe)
+    return (x, info), (theta, x, x0, tolerances, probe)
 
 
 def _reverse_backward(spec: _Spec, saved: tuple, cotangents: tuple):
-    theta, x, tolerances, probe = saved
-    w, info = backward_solve(spec.f, theta, x, cotangents[0], spec.adjoint)
-    theta_bar = jax.vjp(lambda theta: spec.f(theta, x), theta)[1](w)[0]
-    if spec.adjoint.on_failure == "zero":
-        # A zero cotangent does not stop a NaN inside the map: 0 * NaN.
-        bad = failed(spec.adjoint.linear, info)
-        theta_bar = jax.tree.map(lambda leaf: _zero_where(bad, leaf), theta_bar)
-    return theta_bar, _zeros(x), _zeros(tolerances), _seen(probe, info)
+    theta, x, x0, tolerances, probe = saved
+    theta_bar, info = spec.backward(spec.f, theta, x, cotangents[0], spec.adjoint)
+    return theta_bar, zeros(x0), zeros(tolerances), _seen(probe, info)
 
 
 _reverse.defvjp(_reverse_forward, _reverse_backward)
 
 
-def backward_solve(
+def _backward(
     f: Callable, theta: Any, x: Tree, cotangent: Tree, adjoint: Adjoint
-) -> tuple[Tree, Info]:
-    """`w` with `(I - J^T) w = cotangent`, as far as `adjoint` wants it. Differentiable."""
-    _, pull = jax.vjp(lambda x: f(theta, x), x)
-
-    def matvec(w: Tree) -> Tree:
-        return jax.tree.map(jnp.subtract, w, pull(w)[0])
-
-    precond = None
-    if adjoint.precond is not None:
-        inverse = adjoint.precond(theta, x)
-        precond = lambda v: jax.linear_transpose(inverse, x)(v)[0]  # noqa: E731
-    return linear_solve(
+) -> tuple[Any, Info]:
+    """The gradient with respect to `theta`, and what the solve for it did."""
+    matvec, inverse = transposed_system(f, theta, x, adjoint)
+    w, info = linear_solve(
         matvec,
         cotangent,
         solver=adjoint.linear,
         x0=None if adjoint.start is None else adjoint.start(cotangent),
-        precond=precond,
+        precond=inverse,
         on_failure=adjoint.on_failure,
+    )
+    theta_bar = jax.vjp(lambda theta: f(theta, x), theta)[1](w)[0]
+    if adjoint.on_failure == "zero":
+        # A zero cotangent does not stop a NaN inside the map: 0 * NaN.
+        bad = failed(adjoint.linear, info)
+        theta_bar = jax.tree.map(lambda leaf: _fill_where(bad, leaf, 0.0), theta_bar)
+    return theta_bar, info
+
+
+def transposed_system(
+    f: Callable, theta: Any, x: Tree, adjoint: Adjoint
+) -> tuple[Callable[[Tree], Tree], Callable[[Tree], Tree] | None]:
+    """`w -> (I - J^T) w`, and the transposed preconditioner if the adjoint has one."""
+    _, pull = jax.vjp(lambda x: f(theta, x), x)
+    inverse = adjoint.precond and adjoint.precond(theta[0], x)
+    return (
+        lambda w: jax.tree.map(jnp.subtract, w, pull(w)[0]),
+        inverse and (lambda w: jax.linear_transpose(inverse, x)(w)[0]),
     )
 
 
@@ -295,10 +310,10 @@ def _tangent_rule(spec: _Spec, primals: tuple, tangents: tuple):
         lambda v: jax.tree.map(jnp.subtract, v, push(v)),
         jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), f_dot, x),
         solver=spec.adjoint.linear,
-        precond=spec.adjoint.precond and spec.adjoint.precond(theta, x),
+        precond=spec.adjoint.precond and spec.adjoint.precond(theta[0], x),
         on_failure=spec.adjoint.on_failure,
     )
-    return (x, info), (x_dot, _zeros(info))
+    return (x, info), (x_dot, zeros(info))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -313,11 +328,11 @@ def _unrolled_forward(spec: _Spec, theta: Any, x0: Tree, tolerances: tuple, prob
     begin, unroll = _unrolled_parts(spec, tolerances)
     cut, info = begin(theta, x0)
     x, pull, info = jax.vjp(lambda theta, cut: unroll(theta, cut, info), theta, cut, has_aux=True)
-    return (x, info), (pull, info, tolerances, probe)
+    return (x, info), (pull, info, x0, tolerances, probe)
 
 
 def _unrolled_backward(spec: _Spec, saved: tuple, cotangents: tuple):
-    pull, forward_info, tolerances, probe = saved
+    pull, forward_info, x0, tolerances, probe = saved
     theta_bar, cut_bar = pull(cotangents[0])
     # What has not yet been brought to the parameters arrives at the cut: the truncation error.
     size, dtype = norm(_flat(cotangents[0])), working_dtype(cut_bar)
@@ -335,10 +350,10 @@ def _unrolled_backward(spec: _Spec, saved: tuple, cotangents: tuple):
         bad = (status == Status.NONFINITE) | (status == Status.DIVERGED)
         fill = 0.0 if spec.adjoint.on_failure == "zero" else jnp.nan
         theta_bar, cut_bar = jax.tree.map(
-            lambda leaf: _zero_where(bad, leaf, fill), (theta_bar, cut_bar)
+            lambda leaf: _fill_where(bad, leaf, fill), (theta_bar, cut_bar)
         )
-    x0_bar = cut_bar if spec.adjoint.steps is None else _zeros(cut_bar)
-    return theta_bar, x0_bar, _zeros(tolerances), _seen(probe, info)
+    x0_bar = cut_bar if spec.adjoint.steps is None else zeros(x0)
+    return theta_bar, x0_bar, zeros(tolerances), _seen(probe, info)
 
 
 _unrolled.defvjp(_unrolled_forward, _unrolled_backward)
@@ -414,7 +429,7 @@ def _seen(probe: Info | None, info: Info) -> Info | None:
     )
 
 
-def _zeros(tree: Any) -> Any:
+def zeros(tree: Any) -> Any:
     """Zero (co)tangents: float0 for integers."""
 
     def zero(leaf: Any) -> Any:
@@ -425,7 +440,7 @@ def _zeros(tree: Any) -> Any:
     return jax.tree.map(zero, tree)
 
 
-def _zero_where(bad: jax.Array, leaf: Any, fill: float = 0.0) -> Any:
+def _fill_where(bad: jax.Array, leaf: Any, fill: float) -> Any:
     if leaf.dtype == jax.dtypes.float0:
         return leaf
     return jnp.where(bad, jnp.asarray(fill, leaf.dtype), leaf)

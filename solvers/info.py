@@ -60,6 +60,7 @@ class Info(NamedTuple):
       evaluations: int32, evaluations of the map, or products with the matrix, its
         Jacobian or their transposes: the cost, comparable across methods.
       trace: relative residual after 0, 1, 2, ... steps (NaN after the last), or None.
+      winner: int32, which start won (`solvers.race`), or None.
     """
 
     steps: jax.Array
@@ -67,6 +68,7 @@ class Info(NamedTuple):
     status: jax.Array
     evaluations: jax.Array | None = None
     trace: jax.Array | None = None
+    winner: jax.Array | None = None
 
     @property
     def converged(self) -> jax.Array:

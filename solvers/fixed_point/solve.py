@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from solvers import adjoint as adjoints
 from solvers import iterate
@@ -53,7 +54,6 @@ def fixed_point(
     Returns:
       The best iterate, in the structure and dtypes of `x0`, and its `Info`.
 
-    >>> import jax.numpy as jnp
     >>> x, info = fixed_point(lambda a, x: jnp.cos(a * x), 1.0, jnp.zeros(()))
     >>> print(f"{x:.4f}", bool(info.converged))
     0.7391 True
@@ -63,39 +63,35 @@ def fixed_point(
     x0 = require_real(x0, "x0")
     require_like(jax.eval_shape(f, theta, x0), x0, "f(theta, x0)", "x0")
     stages = resolve(method)
-    adjoint = adjoints.resolve(adjoint)
-    rtol = epsilon(x0) ** (2 / 3) if rtol is None else rtol
-    atol = epsilon(x0) if atol is None else atol
 
     def forward(
         f: Map, theta: Any, x0: Tree, tolerances: tuple, max_steps: int, unrolled: bool = False
     ) -> tuple[Tree, Info]:
         loop = iterate.unroll if unrolled else iterate.resume
-        return run(stages, f, theta, x0, tolerances, max_steps, trace, loop)
+        x, info = ravel(x0, working_dtype(x0)), None
+        for task in tasks(stages, f, theta, x0, tolerances, max_steps, trace):
+            x, latest = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
+            info = latest if info is None else combine(info, latest)
+        return unraveler(x0)(x), info
 
     return adjoints.differentiate(
-        forward, f, theta, x0, adjoint=adjoint, tolerances=(rtol, atol), max_steps=max_steps,
+        forward,
+        f,
+        theta,
+        x0,
+        adjoint=adjoints.resolve(adjoint),
+        tolerances=tolerances(x0, rtol, atol),
+        max_steps=max_steps,
         probe=probe,
-    )  # fmt: skip
+    )
 
 
-def run(
-    stages: tuple[Stage, ...],
-    f: Map,
-    theta: Any,
-    x0: Tree,
-    tolerances: tuple,
-    max_steps: int,
-    trace: int = 0,
-    loop: Any = iterate.resume,
-) -> tuple[Tree, Info]:
-    """The forward solve alone: the stages one after the other."""
-    x, left = ravel(x0, working_dtype(x0)), max_steps
-    total: Info | None = None
-    for task in tasks(stages, f, theta, x0, tolerances, left, trace):
-        x, info = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
-        total = info if total is None else combine(total, info)
-    return unraveler(x0)(x), total
+def tolerances(
+    x0: Tree, rtol: float | jax.Array | None, atol: float | jax.Array | None
+) -> tuple[float | jax.Array, float | jax.Array]:
+    """`(rtol, atol)` with the defaults that the precision of `x0` suggests."""
+    eps = epsilon(x0)
+    return eps ** (2 / 3) if rtol is None else rtol, eps if atol is None else atol
 
 
 def tasks(
@@ -107,13 +103,16 @@ def tasks(
     max_steps: int,
     trace: int = 0,
 ) -> list[iterate.Task]:
-    """One task per stage, all from `x0`; the loop of a later one is given its own start."""
+    """One task per stage, all from `x0`; a later one is to be given the start it deserves.
+
+    `theta` is the pair that `adjoint.differentiate` makes; methods see its first half.
+    """
     dtype, unravel = working_dtype(x0), unraveler(x0)
 
     def flat(x: Vector) -> Vector:
         return ravel(f(theta, unravel(x)), dtype)
 
-    problem = FixedPointProblem(flat, theta, unravel, lambda tree: ravel(tree, dtype))
+    problem = FixedPointProblem(flat, theta[0], unravel, lambda tree: ravel(tree, dtype))
     result, left = [], max_steps
     for stage in stages:
         allowed = left if stage.max_steps is None else min(stage.max_steps, left)
@@ -125,22 +124,16 @@ def tasks(
 
 def combine(first: Info, second: Info) -> Info:
     """The `Info` of two stages that followed one another."""
-    trace = second.trace
+    trace = None
     if first.trace is not None:
-        trace = _joined(first, second)
+        position = jnp.arange(first.trace.size)
+        later = jnp.clip(position - first.steps, 0, first.trace.size - 1)
+        trace = jnp.where(position <= first.steps, first.trace, second.trace[later])
     return second._replace(
         steps=first.steps + second.steps,
         evaluations=first.evaluations + second.evaluations,
         trace=trace,
     )
-
-
-def _joined(first: Info, second: Info) -> jax.Array:
-    import jax.numpy as jnp
-
-    position = jnp.arange(first.trace.size)
-    shifted = second.trace[jnp.clip(position - first.steps, 0, first.trace.size - 1)]
-    return jnp.where(position <= first.steps, first.trace, shifted)
 
 
 def resolve(method: iterate.Method | Cascade | str) -> tuple[Stage, ...]:
