@@ -120,7 +120,7 @@ def begin(task: Task) -> Loop:
         trace = trace.at[0].set(_relative(monitor, scale))
     return Loop(
         state=state,
-        best=progress.value,
+        best=jnp.where(finite, progress.value, start),
         best_residual=jnp.where(finite, residual, jnp.inf).astype(dtype),
         best_scale=scale.astype(dtype),
         scale=scale.astype(dtype),
@@ -145,10 +145,13 @@ def advance(task: Task, loop: Loop) -> Loop:
 
     residual = lax.stop_gradient(progress.residual).astype(dtype)
     monitor = residual if progress.monitor is None else lax.stop_gradient(progress.monitor)
-    scale = jnp.minimum(lax.stop_gradient(progress.scale), loop.ceiling).astype(dtype)
+    reached = lax.stop_gradient(progress.scale).astype(dtype)
+    scale = jnp.minimum(reached, loop.ceiling)
     goal = jnp.maximum(stop.rtol * scale, stop.atol).astype(dtype)
     finite = jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
-    converged = finite & (residual <= goal) & progress.trusted
+    # Far out, f(x) - x is rounded to zero whatever f is.
+    resolved = (reached <= loop.ceiling) | (jnp.finfo(dtype).eps * reached <= goal)
+    converged = finite & (residual <= goal) & resolved & progress.trusted
     improved = monitor < 0.999 * loop.reference
     quiet = jnp.where(improved, 0, loop.quiet + 1)
     stalled = quiet > stop.patience if stop.patience is not None else False
@@ -245,4 +248,4 @@ def backtrack(
 
 
 def _relative(residual: jax.Array, scale: jax.Array) -> jax.Array:
-    return residual / jnp.where(scale > 0, scale, 1)
+    return jnp.where(jnp.isfinite(residual), residual / jnp.where(scale > 0, scale, 1), jnp.inf)

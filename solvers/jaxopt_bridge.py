@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.fixed_point.base import FixedPointProblem, Point, evaluate
+from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.info import Info, Status
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import Operator
@@ -35,11 +35,11 @@ with warnings.catch_warnings():
     warnings.filterwarnings(
         "ignore", message="JAXopt is no longer maintained", category=DeprecationWarning
     )
-    import jaxopt
-    from jaxopt import linear_solve as jaxopt_linear
+    from jaxopt.base import IterativeSolver
+    from jaxopt.linear_solve import solve_cg, solve_cholesky, solve_inv, solve_lu, solve_qr
 
-# They form the matrix and have no tolerance, no start and no step limit.
-_DIRECT = (jaxopt_linear.solve_lu, jaxopt_linear.solve_cholesky, jaxopt_linear.solve_inv)
+# They form the matrix and have neither a tolerance nor a step limit.
+_DIRECT = (solve_lu, solve_cholesky, solve_inv, solve_qr)
 
 
 class State(NamedTuple):
@@ -53,12 +53,14 @@ def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
     The loop of this package calls the solver's `init_state` and `update`, and owns the stop rule,
     the status and the best iterate; `tol`, `maxiter` and `implicit_diff` of the jaxopt solver
     have no effect. jaxopt does not report the residual at the value it returns, so every step
-    costs one evaluation of the map more than in jaxopt.
+    costs one evaluation of the map more than in jaxopt. Its Anderson acceleration fails for
+    float32 iterates while float64 is enabled: parts of its state are in the default precision.
 
     Args:
       make: `fun -> solver` for the map `fun(x) = f(theta, x)` on a vector. A root finder gets
         the equation it wants: `lambda fun: jaxopt.Broyden(lambda x: fun(x) - x)`.
 
+    >>> import jaxopt
     >>> from solvers import fixed_point
     >>> accelerated = method(lambda fun: jaxopt.AndersonAcceleration(fun, history_size=3))
     >>> x, info = fixed_point(lambda a, x: jnp.cos(a * x), 1.0, jnp.zeros(2), method=accelerated)
@@ -68,9 +70,9 @@ def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
 
     def solver(problem: FixedPointProblem) -> Any:
         made = make(problem.f)
-        if not isinstance(made, jaxopt.base.IterativeSolver):
+        if not isinstance(made, IterativeSolver):
             raise TypeError(
-                f"make(fun) must return a jaxopt solver with init_state and update, "
+                "make(fun) must return a jaxopt solver with init_state and update, "
                 f"got {type(made).__name__}"
             )
         return made
@@ -81,46 +83,44 @@ def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
 
     def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
         params, inner = solver(problem).update(*state)
-        # jaxopt creates parts of its state in the default precision, whatever that of `x` is.
-        state_after = State(
-            params.astype(state.params.dtype), jax.tree.map(_like, inner, state.inner)
-        )
-        point: Point = evaluate(problem, state_after.params)
-        used = _count(state_after.inner) - _count(state.inner)
-        return state_after, point.progress(1 + used)
+        new = State(_like(params, state.params), jax.tree.map(_like, inner, state.inner))
+        used = _count(new.inner) - _count(state.inner)
+        return new, evaluate(problem, new.params).progress(1 + used)
 
     return Method(init, step, "jaxopt")
 
 
-def linear(solve: Callable[..., Any], **options: Any) -> Callable[..., tuple[Tree, Info]]:
+def linear(
+    solve: Callable[..., Any], *, rtol: float | None = None, atol: float = 0.0, **options: Any
+) -> Callable[..., tuple[Tree, Info]]:
     """A function of `jaxopt.linear_solve` as a linear solver: `solve(matvec, b, x0, precond)`.
 
     The result serves wherever a linear solver does: `adjoint.implicit(linear=...)`,
     `newton(linear=...)`, `linear_solve(solver=...)`. It works on the vector of all leaves, so
-    the direct solves accept pytrees too. The status is judged by the residual `b - A x` that is
-    really there: CONVERGED, MAX_STEPS (above the tolerance, for whatever reason) or NONFINITE, in
-    which case the value is zero. jaxopt does not say how many steps it took: `steps` and
-    `evaluations` are 0, for unknown.
+    the direct solves accept pytrees too; they ignore start and preconditioner, which acts on the
+    right.
+
+    The status is judged by the residual `b - A x` that is really there: CONVERGED, MAX_STEPS
+    (above the tolerance, for whatever reason) or NONFINITE, in which case the value is zero.
+    jaxopt does not say how many steps it took: `steps` and `evaluations` are 0, for unknown.
 
     Args:
       solve: `jaxopt.linear_solve.solve_gmres`, `solve_bicgstab`, `solve_normal_cg`, `solve_cg`,
-        `solve_lu`, `solve_cholesky` or `solve_inv`.
-      **options: passed on, under jaxopt's names: `tol`, `atol`, `maxiter`, `restart`, `ridge`.
-        `tol` defaults to the 2/3 power of the rounding unit, as everywhere in this package, and
-        judges the direct solves too. A `ridge` changes the system and shows as a residual.
+        `solve_lu`, `solve_qr`, `solve_cholesky` or `solve_inv`.
+      rtol, atol: a solve has converged when `||b - A x|| <= max(rtol ||b||, atol)`; a `None`
+        rtol stands for the 2/3 power of the rounding unit (2e-5 in float32).
+      **options: passed on, under jaxopt's names: `maxiter`, `restart`, `ridge`, and `tol` where
+        the solver needs another tolerance than `rtol` to get there (`solve_normal_cg` stops on
+        `A^T (b - A x)`). A `ridge` changes the system and shows as a residual.
 
-    >>> solver = linear(jaxopt_linear.solve_gmres, tol=1e-5)
+    >>> from jaxopt.linear_solve import solve_gmres
+    >>> solver = linear(solve_gmres, rtol=1e-5)
     >>> x, info = solver(lambda v: 2.0 * v, jnp.ones(3))
-    >>> print(x, bool(info.converged))
+    >>> print(jnp.round(x, 4), bool(info.converged))
     [0.5 0.5 0.5] True
     """
-    direct = solve in _DIRECT
-    options = dict(options)
-    tol, atol = options.pop("tol", None), options.pop("atol", 0.0)
     if {"init", "M"} & set(options):
-        raise ValueError(
-            "start and preconditioner belong to the call: solve(matvec, b, x0, precond)"
-        )
+        raise ValueError("start and preconditioner belong to the call: solve(matvec, b, x0, M)")
 
     def solver(
         matvec: Operator, b: Tree, x0: Tree | None = None, precond: Operator | None = None
@@ -128,7 +128,6 @@ def linear(solve: Callable[..., Any], **options: Any) -> Callable[..., tuple[Tre
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
         dtype, unravel = working_dtype(b), unraveler(b)
-        rtol = epsilon(b) ** (2 / 3) if tol is None else tol
 
         def on_vectors(function: Operator) -> Callable[[Vector], Vector]:
             return lambda vector: ravel(function(unravel(vector)), dtype)
@@ -136,49 +135,47 @@ def linear(solve: Callable[..., Any], **options: Any) -> Callable[..., tuple[Tre
         a, flat_b = on_vectors(matvec), ravel(b, dtype)
         m = on_vectors(precond) if precond is not None else (lambda vector: vector)
         size = norm(flat_b)
-        goal = jnp.maximum(rtol * size, atol)
+        goal = jnp.maximum((epsilon(b) ** (2 / 3) if rtol is None else rtol) * size, atol)
         start, rhs = jnp.zeros_like(flat_b), flat_b
         if x0 is not None:
             require_like(x0, b, "x0", "b")
             start = jnp.where(size == 0, 0, ravel(require_real(x0, "x0"), dtype))
             rhs = flat_b - a(start)
 
-        # From here on the solver sees a correction: `A M y = rhs`, `x = start + M y`, stopped at
-        # the residual that is wanted for `x`.
-        tolerances = {} if direct else {"tol": 0.0, "atol": goal}
-        if solve is jaxopt_linear.solve_cg:
-            # A M would not be symmetric; conjugate gradients know what to do with M.
-            y = solve(a, rhs, **tolerances, **options, **({"M": m} if precond else {}))
-            correction = y
-        elif solve is jaxopt_linear.solve_normal_cg:
-            # Its stop rule is on A^T r, which can be ||A^T|| times r: relative to A^T b is all
-            # that can be asked for.
-            y = solve(lambda v: a(m(v)), rhs, tol=_share(goal, rhs), **options)
-            correction = m(y)
+        # An iterative solver is given a correction to find: `A M y = rhs`, `x = start + M y`, to
+        # the residual that is wanted of `x`.
+        settings = {"tol": goal / _positive(norm(rhs)), **options}
+        if solve in _DIRECT:
+            x = solve(a, flat_b, **options)
+        elif solve is solve_cg and precond is not None:
+            # A M would not be symmetric; conjugate gradients have their own way with M.
+            x = start + solve(a, rhs, M=m, **settings)
         else:
-            y = solve(lambda v: a(m(v)), rhs, **tolerances, **options)
-            correction = m(y)
+            x = start + m(solve(lambda v: a(m(v)), rhs, **settings))
 
-        x = start + correction
-        finite = jnp.isfinite(norm(x)) & jnp.isfinite(norm(flat_b - a(x)))
+        finite = jnp.isfinite(norm(flat_b - a(x)))
         x = jnp.where(finite, x, 0)
-        absolute = norm(flat_b - a(x))
-        residual = absolute / jnp.where(size > 0, size, 1)
+        residual = norm(flat_b - a(x))
         status = jnp.select(
-            [~finite, absolute <= goal],
+            [~finite, residual <= goal],
             [int(Status.NONFINITE), int(Status.CONVERGED)],
             int(Status.MAX_STEPS),
         )
+        relative = residual / _positive(size)
         unknown = jnp.int32(0)
-        residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
-        return unravel(x), Info(unknown, residual, status.astype(jnp.int32), unknown)
+        return unravel(x), Info(
+            steps=unknown,
+            residual=jnp.where(jnp.isfinite(relative), relative, jnp.inf),
+            status=status.astype(jnp.int32),
+            evaluations=unknown,
+        )
 
     return solver
 
 
-def _share(goal: jax.Array, rhs: Vector) -> jax.Array:
-    size = norm(rhs)
-    return goal / jnp.where(size > 0, size, 1)
+def _positive(size: jax.Array) -> jax.Array:
+    """`size`, or 1 where it is 0, to divide by."""
+    return jnp.where(size > 0, size, 1)
 
 
 def _count(inner: Any) -> jax.Array:
@@ -190,7 +187,7 @@ def _count(inner: Any) -> jax.Array:
 
 
 def _strong(leaf: Any) -> jax.Array:
-    """`leaf` as an array whose type does not depend on what it is combined with."""
+    """`leaf` with a type that does not give way to that of its partner, so that it is a carry."""
     return lax.convert_element_type(leaf, jnp.result_type(leaf))
 
 

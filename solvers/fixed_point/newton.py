@@ -1,4 +1,4 @@
-"""Inexact Newton-Krylov with Eisenstat-Walker forcing and a backtracking line search."""
+"""Inexact Newton-Krylov: Eisenstat-Walker forcing, line search, pseudo-transient continuation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearSolver, ratio
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.solve import linear_solve
-from solvers.vectors import Vector, norm
+from solvers.vectors import Vector
 
-_HALVINGS = 10
+_HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
 _SUFFICIENT = 1e-4  # share of the predicted decrease that a step must deliver
+_GROWTH = 4.0  # of the residual that continuation tolerates in one step
 _LOOSEST, _GAMMA = 0.5, 0.9
 _FAILURES = 3
 
@@ -29,7 +30,8 @@ class State(NamedTuple):
     size: jax.Array  # ||f(x) - x||
     scale: jax.Array
     forcing: jax.Array  # relative tolerance of the next linear solve
-    failures: jax.Array  # int32, line searches in a row that found nothing
+    anchor: jax.Array  # residual at which continuation began; 0 while Newton serves
+    failures: jax.Array  # int32, searches in a row that found no acceptable point
 
 
 def newton(
@@ -47,9 +49,14 @@ def newton(
       forcing: relative tolerance of the linear solves: a number, or `"eisenstat_walker"`, which
         asks for `0.9 (||g_k|| / ||g_{k-1}||)^2`, so that early solves are loose and the end
         converges superlinearly, never tighter than the tolerance of the whole solve needs.
-      line_search: halve the step until `||f(x) - x||` falls; a point where it is not finite is
-        never accepted. When no length helps, the next step follows the gradient of
-        `||f(x) - x||^2` instead; three such failures in a row end as BREAKDOWN.
+      line_search: safeguard the step. It is halved until `||f(x) - x||` falls; a point where that
+        is not finite is never accepted. When three halvings do not help, the norm has a local
+        minimum nearby, and the method changes to pseudo-transient continuation: implicit Euler
+        steps of `dx/dt = f(x) - x`,
+
+            ((1 + shift) I - J) d = f(x) - x,    shift = ||f(x) - x|| / ||that at the change||,
+
+        which may climb out of it and become Newton steps again as the residual falls.
       precond: `(theta, x) -> (v -> M v)` with `M` close to `(I - J)^-1`;
         `solvers.precondition(bands)` makes one from bands.
     """
@@ -63,58 +70,59 @@ def newton(
     def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
         first = jnp.asarray(_LOOSEST if adaptive else forcing, x.dtype)
-        return State(x, point.size, point.scale, first, jnp.int32(0)), point.progress()
+        zero = jnp.zeros_like(point.size)
+        return State(x, point.size, point.scale, first, zero, jnp.int32(0)), point.progress()
 
     def direction(
         problem: FixedPointProblem, state: State, goal: Goal
     ) -> tuple[Vector, jax.Array]:
         image, jvp = jax.linearize(problem.f, state.x)
-
-        def matvec(v: Vector) -> Vector:
-            return v - jvp(v)
-
-        def newton_direction(step: Vector) -> tuple[Vector, jax.Array]:
-            enough = 0.5 * ratio(goal.residual, state.size)
-            tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
-            solver = linear
-            if isinstance(linear, LinearSolver) and not linear.truncated:
-                solver = partial(linear, rtol=tolerance)
-            inverse = precond and problem.precondition(precond, lax.stop_gradient(state.x))
-            d, info = linear_solve(matvec, step, solver=solver, precond=inverse)
-            return d, jnp.int32(1) if info.evaluations is None else info.evaluations
-
-        def gradient_direction(step: Vector) -> tuple[Vector, jax.Array]:
-            d = jax.linear_transpose(matvec, step)(step)[0]
-            length = ratio(norm(d) ** 2, norm(matvec(d)) ** 2)
-            return length * d, jnp.int32(2)
-
-        return lax.cond(state.failures > 0, gradient_direction, newton_direction, image - state.x)
+        shift = ratio(state.size, state.anchor)
+        enough = 0.5 * ratio(goal.residual, state.size)
+        tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
+        solver = linear
+        if isinstance(linear, LinearSolver) and not linear.truncated:
+            solver = partial(linear, rtol=tolerance)
+        d, info = linear_solve(
+            lambda v: (1 + shift) * v - jvp(v),
+            image - state.x,
+            solver=solver,
+            precond=precond and problem.precondition(precond, lax.stop_gradient(state.x)),
+        )
+        return d, jnp.int32(1) if info.evaluations is None else info.evaluations
 
     def step(problem: FixedPointProblem, state: State, goal: Goal) -> tuple[State, Progress]:
         d, cost = direction(problem, state, goal)
         fixed_x, fixed_d = lax.stop_gradient((state.x, d))
+        continuing = state.anchor > 0
 
         def trial(length: jax.Array) -> tuple[jax.Array, tuple]:
             point = evaluate(problem, fixed_x + length * fixed_d)
             decrease = 1 - _SUFFICIENT * length * (1 - state.forcing)
-            accepted = (point.size <= decrease * state.size) | (point.size <= goal.residual)
-            return jnp.isfinite(point.size) & accepted, (length, point.size, point.scale)
+            limit = jnp.where(continuing, _GROWTH, decrease) * state.size
+            accepted = jnp.isfinite(point.size) & (point.size <= jnp.maximum(limit, goal.residual))
+            return accepted, (length, point.size, point.scale)
 
         one = jnp.ones((), state.x.dtype)
-        if line_search:
-            accepted, (length, size, scale), trials = iterate.backtrack(trial, one, _HALVINGS)
-            length = jnp.where(accepted, length, 0)
-            size = jnp.where(accepted, size, state.size)
-            scale = jnp.where(accepted, scale, state.scale)
+        if not line_search:
+            length, size, scale = trial(one)[1]
+            new = state._replace(x=state.x + d, size=size, scale=scale)
+            trials = jnp.int32(1)
         else:
-            (length, size, scale), trials = trial(one)[1], jnp.int32(1)
-            accepted = jnp.bool_(True)
-        failures = jnp.where(accepted, 0, state.failures + 1)
-        new = State(state.x + length * d, size, scale, state.forcing, failures)
+            accepted, (length, size, scale), trials = iterate.backtrack(trial, one, _HALVINGS)
+            new = State(
+                state.x + jnp.where(accepted, length, 0) * d,
+                jnp.where(accepted, size, state.size),
+                jnp.where(accepted, scale, state.scale),
+                state.forcing,
+                # A search that fails (re)starts the continuation at the full shift.
+                jnp.where(accepted, state.anchor, state.size),
+                jnp.where(accepted, 0, state.failures + 1),
+            )
         if adaptive:
-            new = new._replace(forcing=_next_forcing(state, size))
-        progress = Progress(new.x, size, scale, evaluations=cost + trials + 1)
-        return new, progress._replace(broken=failures >= _FAILURES)
+            new = new._replace(forcing=_next_forcing(state, new.size))
+        progress = Progress(new.x, new.size, new.scale, evaluations=cost + trials + 1)
+        return new, progress._replace(broken=new.failures >= _FAILURES)
 
     return Method(init, step, "newton")
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from solvers import adjoint as adjoints
 from solvers import iterate
 from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, Stage
-from solvers.info import Info
+from solvers.info import Info, Status
 from solvers.vectors import (
     Tree,
     Vector,
@@ -123,7 +123,10 @@ def tasks(
 
 
 def combine(first: Info, second: Info) -> Info:
-    """The `Info` of two stages that followed one another."""
+    """The `Info` of two stages that followed one another.
+
+    A start that was not finite stays visible: a later stage begins from its finite part.
+    """
     trace = None
     if first.trace is not None:
         position = jnp.arange(first.trace.size)
@@ -132,6 +135,9 @@ def combine(first: Info, second: Info) -> Info:
     return second._replace(
         steps=first.steps + second.steps,
         evaluations=first.evaluations + second.evaluations,
+        status=jnp.where(
+            (first.status == Status.NONFINITE) & (first.steps == 0), first.status, second.status
+        ),
         trace=trace,
     )
 

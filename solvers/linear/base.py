@@ -129,17 +129,17 @@ class LinearSolver:
         right = precond is not None and self.side == "right"
         left = precond is not None and self.side == "left"
         rhs = flat_b = ravel(b, dtype)
-        size = norm(flat_b)
         if x0 is None:
             start = jnp.zeros_like(flat_b)
         else:
             require_like(x0, b, "x0", "b")
-            start = jnp.where(size == 0, 0, ravel(require_real(x0, "x0"), dtype))
+            start = jnp.where(jnp.any(flat_b != 0), ravel(require_real(x0, "x0"), dtype), 0)
             rhs = flat_b - a(start)
-        reference = size
-        if left:
-            rhs, reference = m(rhs), (norm(m(flat_b)) if x0 is not None else norm(m(rhs)))
         unit = _power_of_two(rhs)
+        rhs = rhs / unit
+        size = reference = norm(flat_b / unit)
+        if left:
+            rhs, reference = m(rhs), norm(m(flat_b / unit))
 
         def operator(vector: Vector) -> Vector:
             return a(m(vector)) if right else m(a(vector)) if left else a(vector)
@@ -149,7 +149,7 @@ class LinearSolver:
 
         task = iterate.Task(
             method=self.method,
-            problem=LinearProblem(operator, transpose, rhs / unit, reference / unit),
+            problem=LinearProblem(operator, transpose, rhs, reference),
             start=jnp.zeros_like(flat_b),
             stop=iterate.Stop(
                 rtol=0.0 if self.truncated else rtol,
@@ -166,7 +166,7 @@ class LinearSolver:
             x = start + unit * (m(y) if right else y)
             # The residual is that of the value returned, not of a recurrence. Outside the loop,
             # so that it costs nothing where nobody looks at it.
-            residual = norm(flat_b - a(x)) / jnp.where(size > 0, size, 1)
+            residual = norm((flat_b - a(x)) / unit) / jnp.where(size > 0, size, 1)
             residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
             status = info.status
             if self.truncated:
@@ -214,10 +214,10 @@ def negligible(product: jax.Array, *norms: jax.Array) -> jax.Array:
     return jnp.abs(product) <= bound
 
 
-def reliable(peak: jax.Array, goal: jax.Array) -> jax.Array:
-    """Whether a recurrence whose residual once was `peak` can be believed down to `goal`.
+def reliable(drift: jax.Array, goal: jax.Array) -> jax.Array:
+    """Whether a residual carried by a recurrence can be believed down to `goal`.
 
-    The recurrence and the true residual drift apart by a few rounding units of the largest
-    residual met; below that a method recomputes `b - A x` before it may stop.
+    It drifts from the true one by a few rounding units of `drift`: the largest residual met, or
+    `||A|| ||x||` if that is larger. Below, a method recomputes `b - A x` before it may stop.
     """
-    return 16 * jnp.finfo(peak.dtype).eps * peak <= goal
+    return 16 * jnp.finfo(drift.dtype).eps * drift <= goal

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver, negligible, ratio, reliable
@@ -21,7 +20,7 @@ class State(NamedTuple):
     shadow: Vector
     direction: Vector
     rho: jax.Array  # <shadow, residual>
-    peak: jax.Array  # largest residual norm since the last restart
+    drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
     restart: jax.Array  # bool: the next step recomputes the residual and starts afresh
     restart_norm: jax.Array  # residual norm at the last restart
     in_vain: jax.Array  # restarts in a row that gained nothing
@@ -44,13 +43,12 @@ def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progr
     stepped = _step(problem, state, product, goal)
     state = jax.tree.map(lambda a, b: jnp.where(state.restart, a, b), restarted, stepped)
     size = norm(state.residual)
-    verified = (state.peak == size) & ~state.restart
     return state, Progress(
         state.value,
         size,
         problem.scale,
         evaluations=2,
-        trusted=verified | reliable(state.peak, goal.residual),
+        trusted=~state.restart,
         broken=state.in_vain >= _RESTARTS_IN_VAIN,
     )
 
@@ -86,13 +84,12 @@ def _step(problem: LinearProblem, state: State, v: Vector, goal: Goal) -> State:
     breakdown |= negligible(rho, shadow_norm, size)
     beta = ratio(rho, state.rho) * ratio(alpha, omega)
     direction = residual + beta * (state.direction - omega * v)
-    peak = jnp.maximum(state.peak, size)
+    gain = ratio(norm(v), norm(state.direction))
+    drift = jnp.maximum(state.drift, jnp.maximum(size, gain * norm(value)))
     met = size <= goal.residual
-    restart = lax.stop_gradient(
-        jnp.where(met, ~reliable(peak, goal.residual), breakdown | ~jnp.isfinite(beta))
-    )
+    restart = jnp.where(met, ~reliable(drift, goal.residual), breakdown | ~jnp.isfinite(beta))
     return State(
-        value, residual, state.shadow, direction, rho, peak, restart, state.restart_norm,
+        value, residual, state.shadow, direction, rho, drift, restart, state.restart_norm,
         state.in_vain,
     )  # fmt: skip
 

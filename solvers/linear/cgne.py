@@ -17,7 +17,7 @@ class State(NamedTuple):
     residual: Vector
     direction: Vector
     gamma: jax.Array  # ||A^T residual||^2
-    peak: jax.Array  # largest residual norm since the residual was last recomputed
+    drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
     gain: jax.Array  # largest ||A p|| / ||p|| seen: a lower bound of ||A||
     restart: jax.Array  # bool: the next step recomputes the residual
 
@@ -45,17 +45,18 @@ def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progr
     gamma = jnp.vdot(gradient, gradient)
     beta = jnp.where(state.restart, 0, ratio(gamma, state.gamma))
     residual_norm = norm(residual)
-    peak = jnp.where(state.restart, residual_norm, jnp.maximum(state.peak, residual_norm))
     gain = jnp.where(
         state.restart, state.gain, jnp.maximum(state.gain, ratio(size, norm(state.direction)))
     )
+    drift = jnp.maximum(state.drift, jnp.maximum(residual_norm, gain * norm(value)))
+    drift = jnp.where(state.restart, residual_norm, drift)
     met = residual_norm <= goal.residual
-    verified = state.restart | reliable(peak, goal.residual)
+    verified = state.restart | reliable(drift, goal.residual)
     # A^T r is noise beside ||A|| ||r||: a least-squares solution whose residual is not zero.
     eps = jnp.finfo(value.dtype).eps
     stationary = jnp.sqrt(gamma) <= 10 * eps * gain * residual_norm
     state = State(
-        value, residual, gradient + beta * state.direction, gamma, peak, gain, met & ~verified
+        value, residual, gradient + beta * state.direction, gamma, drift, gain, met & ~verified
     )
     return state, Progress(
         value, residual_norm, problem.scale, evaluations=2, trusted=verified,

@@ -22,8 +22,8 @@ class State(NamedTuple):
     phi_bar: jax.Array  # norm of the residual of the (damped) problem
     gain: jax.Array  # largest alpha, beta seen: a lower bound of ||A||
     first: jax.Array  # ||A^T b||
-    peak: jax.Array
-    restart: jax.Array
+    drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
+    restart: jax.Array  # bool: the next step recomputes the residual
 
 
 def lsqr(
@@ -57,7 +57,7 @@ def lsqr(
     def progress(problem: LinearProblem, state: State, **report: jax.Array) -> Progress:
         if damp == 0:
             return Progress(state.value, state.phi_bar, problem.scale, 2, **report)
-        gradient = state.phi_bar * jnp.abs(state.rho_bar)
+        gradient = jnp.abs(state.phi_bar * state.rho_bar)
         return Progress(state.value, gradient, state.first, 2)
 
     def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
@@ -79,8 +79,9 @@ def lsqr(
         rho = jnp.hypot(rho_damped, beta)
         cosine, sine = ratio(rho_damped, rho), ratio(beta, rho)
         gain = jnp.maximum(state.gain, jnp.maximum(alpha, beta))
+        value = state.value + ratio(cosine * phi, rho) * state.direction
         stepped = State(
-            state.value + ratio(cosine * phi, rho) * state.direction,
+            value,
             left,
             right,
             right - ratio(sine * alpha, rho) * state.direction,
@@ -89,7 +90,7 @@ def lsqr(
             sine * phi,
             gain,
             state.first,
-            state.peak,
+            jnp.maximum(state.drift, gain * norm(value)),
             jnp.bool_(False),
         )
         restarted = State(
@@ -98,7 +99,7 @@ def lsqr(
         )  # fmt: skip
         new = jax.tree.map(lambda a, b: jnp.where(state.restart, a, b), restarted, stepped)
         met = new.phi_bar <= goal.residual
-        verified = state.restart | reliable(new.peak, goal.residual)
+        verified = state.restart | reliable(new.drift, goal.residual)
         eps = jnp.finfo(v.dtype).eps
         stationary = jnp.abs(new.rho_bar) <= 10 * eps * gain
         new = new._replace(restart=met & ~verified & (damp == 0))

@@ -26,8 +26,10 @@ def step(problem: LinearProblem, state: State, _: Goal) -> tuple[State, Progress
 
 
 def _progress(problem: LinearProblem, state: State, evaluations: int) -> Progress:
-    # The last term is the remainder of the series without it: an estimate one step behind.
-    return Progress(state.sum, norm(state.term), problem.scale, evaluations, trusted=False)
+    # The last term is the remainder of the series without it: an estimate one step behind, which
+    # ends the sum early only where all later terms are zero.
+    size = norm(state.term)
+    return Progress(state.sum, size, problem.scale, evaluations, trusted=size == 0)
 
 
 def neumann(steps: int) -> LinearSolver:

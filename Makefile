@@ -1,0 +1,51 @@
+# Everything a contributor runs. Needs python3 (3.11 or newer) and make; the rest goes into .venv/.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# Compiled programs are kept between runs: most of the time of a first run is compilation.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-slow lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
+
+run: install ## the demonstration: every method, linear solver and adjoint (options: ARGS="--seed 1")
+	$(BIN)/implicit-rnn demo $(ARGS)
+
+test: install lint ## lint, then all tests but the slow ones
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: install ## only the slow tests
+	@$(BIN)/python -m pytest -m slow $(ARGS) || { code=$$?; \
+	  if [ $$code -eq 5 ]; then echo "no test is marked slow"; else exit $$code; fi; }
+
+lint: install ## ruff (lint and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-bench ## compare the solvers with their peers, side by side in one run
+	$(BIN)/python -m benchmarks.solvers $(ARGS)
+
+clean: ## remove .venv/, caches and build products; results in runs/ stay
+	rm -rf $(VENV) .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@

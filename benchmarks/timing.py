@@ -1,0 +1,74 @@
+"""Times several programs fairly on a machine that is never quiet: compiled first, interleaved."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+Sampler = Callable[[], float]  # runs the program once more and returns the seconds it took
+
+_SHORTEST_SAMPLE = 5e-3  # seconds; below that the clock and the dispatch would be measured
+_LONGEST_BLOCK = 64  # calls in one sample
+
+
+class Timing(NamedTuple):
+    """Seconds per call of one program, one sample per round."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def minimum(self) -> float:
+        return min(self.samples)
+
+    def over(self, other: Timing) -> float:
+        """This program's time over the other's: the median of the ratios round by round.
+
+        Both samples of a round were taken moments apart, so that a disturbance lasting longer
+        than a round cancels.
+        """
+        return statistics.median(a / b for a, b in zip(self.samples, other.samples, strict=True))
+
+
+def stopwatch(function: Callable[..., Any], *arguments: Any) -> Sampler:
+    """Samples `function(*arguments)`, which is compiled, and called twice, before the first sample.
+
+    Short calls are repeated within a sample until it lasts 5 ms.
+    """
+
+    def call() -> float:
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        return time.perf_counter() - begin
+
+    call()
+    calls = max(1, min(_LONGEST_BLOCK, round(_SHORTEST_SAMPLE / max(call(), 1e-6))))
+
+    def sample() -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            jax.block_until_ready(function(*arguments))
+        return (time.perf_counter() - begin) / calls
+
+    return sample
+
+
+def interleaved(samplers: Mapping[str, Sampler], rounds: int) -> dict[str, Timing]:
+    """One sample of every program a round, `rounds` times: A B C, A B C, ...
+
+    One more round comes first and is thrown away.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    for round_ in range(rounds + 1):
+        for name, sampler in samplers.items():
+            seconds = sampler()
+            if round_ > 0:
+                samples[name].append(seconds)
+    return {name: Timing(tuple(values)) for name, values in samples.items()}

@@ -1,0 +1,14 @@
+"""The example that a newcomer copies first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+
+def test_the_example_in_the_readme_runs_and_converges(
+    root: Path, run_blocks: Callable[[Path], dict]
+) -> None:
+    namespace = run_blocks(root / "README.md")
+    assert bool(namespace["info"].converged)
+    assert float(namespace["backward"].residual) < 1e-4
