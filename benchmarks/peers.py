@@ -138,9 +138,7 @@ def equation(theta: tuple, x: jax.Array) -> jax.Array:
     return jnp.tanh(weights @ x + bias)
 
 
-def fixed_point_contenders(
-    method: str, problem: Equilibrium, gradient: bool, quick: bool = False
-) -> list[Contender]:
+def fixed_point_contenders(method: str, problem: Equilibrium, gradient: bool) -> list[Contender]:
     """`method` is "picard" or "anderson"; ours comes first.
 
     A contender returns the solution, or with `gradient` the gradient with respect to the bias
@@ -148,20 +146,18 @@ def fixed_point_contenders(
     """
 
     def contender(name: str, solve_one: Callable) -> Contender:
-        batch_axes = (None, (None, 0), 0)
+        forward = solve_one
+        if problem.batched:
+            forward = jax.vmap(solve_one, in_axes=(None, (None, 0), 0))
 
-        def forward(tolerance: jax.Array, theta: tuple, start: jax.Array) -> tuple:
-            one = partial(solve_one)
-            solve = jax.vmap(one, in_axes=batch_axes) if problem.batched else one
-            return solve(tolerance, theta, start)
-
-        def both(tolerance: jax.Array, theta: tuple, start: jax.Array, upstream: jax.Array):
+        def both(
+            tolerance: jax.Array, theta: tuple, start: jax.Array, upstream: jax.Array
+        ) -> tuple:
             def loss(theta: tuple) -> tuple:
                 x, evaluations = forward(tolerance, theta, start)
                 return jnp.vdot(x, upstream), evaluations
 
-            bars, evaluations = jax.grad(loss, has_aux=True)(theta)
-            return bars, evaluations
+            return jax.grad(loss, has_aux=True)(theta)
 
         theta, start = (problem.weights, problem.bias), jnp.zeros_like(problem.bias)
         if gradient:

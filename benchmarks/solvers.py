@@ -45,7 +45,11 @@ def linear(rounds: int, quick: bool) -> list[dict[str, Any]]:
     return found
 
 
-def fixed_points(rounds: int, quick: bool, torch: torch_bridge.TorchPeer | None, family: dict):
+def fixed_points(
+    rounds: int,
+    family: dict[str, problems.Equilibrium],
+    torch: torch_bridge.TorchPeer | None,
+) -> dict[str, list[dict[str, Any]]]:
     """picard and anderson against jaxopt, optimistix and torchdeq, without and with gradient."""
     results = {}
     for gradient in (False, True):
@@ -212,7 +216,7 @@ def main(arguments: list[str] | None = None) -> None:
             torch = stack.enter_context(torch_bridge.TorchPeer(python, family))
             content["versions"] |= torch.greeting["versions"]
         content["linear"] = linear(rounds, options.quick)
-        content["fixed_point"] = fixed_points(rounds, options.quick, torch, family)
+        content["fixed_point"] = fixed_points(rounds, family, torch)
     content["compaction"] = compaction(rounds)
     if peers.missing:
         report.console().print(f"not installed: {', '.join(peers.missing)}")

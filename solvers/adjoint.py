@@ -90,10 +90,12 @@ def rbp(
     """
     if start not in ("zeros", "uniform"):
         raise ValueError(f'start must be "zeros" or "uniform", got {start!r}')
-    if start == "uniform" and key is None:
-        raise ValueError('start="uniform" draws random numbers: pass key=jax.random.key(...)')
+    draw = None
+    if start == "uniform":
+        if key is None:
+            raise ValueError('start="uniform" draws random numbers: pass key=jax.random.key(...)')
+        draw = partial(_uniform, key)
     linear = richardson(**_length("rbp", steps, rtol))
-    draw = partial(_uniform, key) if start == "uniform" else None
     return Adjoint("rbp", "reverse", linear, on_failure, precond, draw)
 
 
@@ -152,7 +154,7 @@ def tbptt(steps: int, *, on_failure: OnFailure = "best") -> Adjoint:
     return Adjoint("tbptt", "unroll", None, on_failure, steps=_count(steps))
 
 
-ADJOINTS = {
+ADJOINTS: dict[str, Callable[..., Adjoint]] = {
     "implicit": implicit,
     "neumann": neumann,
     "rbp": rbp,
@@ -389,7 +391,7 @@ def _unrolled_parts(spec: _Spec, tolerances: tuple) -> tuple[Callable, Callable]
             steps=info.steps + steps,
             residual=jnp.where(jnp.isfinite(relative), relative, jnp.inf),
             status=jnp.where(met, int(Status.CONVERGED), missed).astype(jnp.int32),
-            evaluations=info.evaluations + steps + 1,
+            evaluations=jnp.asarray(info.evaluations + steps + 1, jnp.int32),
         )
 
     return begin, last
@@ -411,7 +413,9 @@ def _length(name: str, steps: int | None, rtol: float | None) -> dict:
 def _uniform(key: jax.Array, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(key, max(len(leaves), 1))
-    draws = [jax.random.uniform(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=False)]
+    draws = [
+        jax.random.uniform(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=False)
+    ]
     return jax.tree.unflatten(structure, draws)
 
 

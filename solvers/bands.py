@@ -103,7 +103,7 @@ def tridiagonal_solve(
 def block_tridiagonal_solve(
     lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array
 ) -> jax.Array:
-    """Block Thomas: bands `[time, n, n]`, rhs `[time, n]`. O(time n^3): for small widths, and exact.
+    """Block Thomas: bands `[time, n, n]`, rhs `[time, n]`. O(time n^3): for small widths.
 
     `lower[t]` multiplies `x[t-1]`, `upper[t]` multiplies `x[t+1]`.
     """
@@ -126,7 +126,7 @@ def block_tridiagonal_solve(
         return x, x
 
     start = (jnp.zeros_like(diagonal[0]), jnp.zeros_like(rhs[0]))
-    rows = lax.scan(eliminate, start, (lower, diagonal, upper, rhs))[1]
+    rows: tuple = lax.scan(eliminate, start, (lower, diagonal, upper, rhs))[1]
     return lax.scan(substitute, jnp.zeros_like(rhs[0]), rows, reverse=True)[1]
 
 
@@ -171,17 +171,17 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
         return x, x
 
     zero = jnp.zeros_like(rhs[0])
-    rows = lax.scan(eliminate, (zero, zero), (lower, diagonal, upper, rhs))[1]
+    rows: tuple = lax.scan(eliminate, (zero, zero), (lower, diagonal, upper, rhs))[1]
     return lax.scan(substitute, zero, rows, reverse=True)[1]
 
 
 def _lapack(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
     shape = rhs.shape
-    columns = [jnp.moveaxis(a.reshape(shape[0], -1), 0, -1) for a in (lower, diagonal, upper)]
-    columns[0] = columns[0].at[:, 0].set(0)
-    columns[2] = columns[2].at[:, -1].set(0)
-    target = jnp.moveaxis(rhs.reshape(shape[0], -1), 0, -1)[..., None]
-    x = lax.linalg.tridiagonal_solve(*columns, target)[..., 0]
+    below, own, above, target = (
+        jnp.moveaxis(a.reshape(shape[0], -1), 0, -1) for a in (lower, diagonal, upper, rhs)
+    )
+    below, above = below.at[:, 0].set(0), above.at[:, -1].set(0)
+    x = lax.linalg.tridiagonal_solve(below, own, above, target[..., None])[..., 0]
     return jnp.moveaxis(x, -1, 0).reshape(shape)
 
 
@@ -212,4 +212,8 @@ def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     return jnp.stack([even, odd], axis=1).reshape(rhs.shape)
 
 
-_ALGORITHMS = {"thomas": _thomas, "lapack": _lapack, "cyclic": _cyclic}
+_ALGORITHMS: dict[str, Callable[..., jax.Array]] = {
+    "thomas": _thomas,
+    "lapack": _lapack,
+    "cyclic": _cyclic,
+}

@@ -12,10 +12,18 @@ from jax import lax
 from solvers import adjoint as adjoints
 from solvers import iterate
 from solvers.fixed_point.base import Cascade, Map
-from solvers.fixed_point.solve import combine, fixed_point, resolve, tasks, tolerances
+from solvers.fixed_point.solve import combine, fixed_point, resolve, run, tasks, tolerances
 from solvers.info import Info
 from solvers.linear.base import LinearSolver, failed
-from solvers.vectors import Tree, Vector, ravel, require_like, require_real, unraveler, working_dtype
+from solvers.vectors import (
+    Tree,
+    Vector,
+    ravel,
+    require_like,
+    require_real,
+    unraveler,
+    working_dtype,
+)
 
 _AXIS = "solvers.batch"
 
@@ -66,12 +74,8 @@ def race(
             return lax.psum((loop.status == 0).astype(jnp.int32), _AXIS) == 0
 
         def contender(start: Tree) -> tuple[Vector, Info]:
-            x, info = ravel(start, working_dtype(start)), None
-            for task in tasks(stages, f, theta, start, tolerances, max_steps):
-                loop = iterate.begin(task._replace(start=x))
-                x, latest = iterate.outcome(iterate.resume(task, loop, open_race))
-                info = latest if info is None else combine(info, latest)
-            return x, info
+            sequence = tasks(stages, f, theta, start, tolerances, max_steps)
+            return run(sequence, lambda task, loop: iterate.resume(task, loop, open_race))
 
         x, info = jax.vmap(contender, axis_name=_AXIS)(starts)
         candidates = info.converged | ~jnp.any(info.converged)
@@ -149,19 +153,20 @@ def compacted(
         f: Map, theta: Any, x0: Tree, tolerances: tuple, max_steps: int
     ) -> tuple[Tree, Info]:
         split = _Split.of(theta, (axes, None))
-        start = jax.vmap(lambda x: ravel(x, working_dtype(x)))(x0)
-        info = None
-        for stage in range(len(stages)):
 
-            def make(mapped: list, data: Tree, stage: int = stage) -> iterate.Task:
+        def stage(number: int, start: jax.Array) -> tuple[jax.Array, Info]:
+            def make(mapped: list, data: tuple[Tree, Vector]) -> iterate.Task:
                 state, vector = data
-                both = split.join(mapped)
-                task = tasks(stages, f, both, state, tolerances, max_steps)[stage]
-                return task._replace(start=vector)
+                sequence = tasks(stages, f, split.join(mapped), state, tolerances, max_steps)
+                return sequence[number]._replace(start=vector)
 
-            start, latest = _shrinking(make, split.mapped, (x0, start), sizes)
-            info = latest if info is None else combine(info, latest)
-        return jax.vmap(unraveler(example[1]))(start), info
+            return _shrinking(make, split.mapped, (x0, start), sizes)
+
+        x, info = stage(0, jax.vmap(lambda x: ravel(x, working_dtype(x)))(x0))
+        for number in range(1, len(stages)):
+            x, latest = stage(number, x)
+            info = combine(info, latest)
+        return jax.vmap(unraveler(example[1]))(x), info
 
     def backward(
         f: Map, theta: Any, x: Tree, cotangent: Tree, adjoint: adjoints.Adjoint
@@ -265,13 +270,14 @@ def _solve_transposed(
 ) -> tuple[Tree, Info]:
     """`(I - J^T) w = cotangent` for every example, differentiable, the batch shrinking."""
     solver = adjoint.linear
+    assert isinstance(solver, LinearSolver)
 
     def images(x: Tree) -> Tree:
         return jax.vmap(lambda row, x: f(split.join(row), x))(split.mapped, x)
 
     _, pull = jax.vjp(images, x)
-    frozen = split._replace(**lax.stop_gradient({"mapped": split.mapped, "shared": split.shared}))
-    frozen_x = lax.stop_gradient(x)
+    mapped, shared, frozen_x = lax.stop_gradient((split.mapped, split.shared, x))
+    frozen = split._replace(mapped=mapped, shared=shared)
 
     def solve(transposed: bool) -> Callable:
         def system(row: list, x: Tree) -> tuple:
@@ -283,7 +289,7 @@ def _solve_transposed(
             undo = inverse and jax.linear_transpose(inverse, x)
             return (lambda v: back(v)[0]), undo and (lambda v: undo(v)[0])
 
-        def run(_: Callable, rhs: Tree) -> tuple[Tree, Info]:
+        def solution(_: Callable, rhs: Tree) -> tuple[Tree, Info]:
             start = None if adjoint.start is None else adjoint.start(rhs)
 
             def prepare(row: list, data: tuple) -> tuple:
@@ -301,7 +307,7 @@ def _solve_transposed(
                 w = _clear(w, failed(solver, info), fill)
             return w, info
 
-        return run
+        return solution
 
     return lax.custom_linear_solve(
         lambda w: jax.tree.map(jnp.subtract, w, pull(w)[0]),

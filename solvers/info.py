@@ -14,40 +14,41 @@ from jax.experimental import checkify
 class Status(enum.IntEnum):
     """How a solve ended. Each member carries a sentence of advice in `.advice`."""
 
-    advice: str
+    CONVERGED = 0
+    MAX_STEPS = 1
+    STALLED = 2
+    DIVERGED = 3
+    NONFINITE = 4
+    BREAKDOWN = 5
 
-    def __new__(cls, value: int, advice: str) -> Status:
-        member = int.__new__(cls, value)
-        member._value_ = value
-        member.advice = advice
-        return member
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
 
-    CONVERGED = 0, "The residual met the tolerance."
-    MAX_STEPS = (
-        1,
+
+_ADVICE = {
+    Status.CONVERGED: "The residual met the tolerance.",
+    Status.MAX_STEPS: (
         "The step limit was reached first: raise max_steps, loosen rtol, or use a faster method "
-        "(anderson or newton for fixed points; a preconditioner for linear systems).",
-    )
-    STALLED = (
-        2,
+        "(anderson or newton for fixed points; a preconditioner for linear systems)."
+    ),
+    Status.STALLED: (
         "The residual stopped falling above the tolerance: the tolerance may lie below what this "
-        "precision can reach (loosen rtol or use float64), or the problem is nearly singular.",
-    )
-    DIVERGED = (
-        3,
+        "precision can reach (loosen rtol or use float64), or the problem is nearly singular."
+    ),
+    Status.DIVERGED: (
         "The residual grew: the map does not contract from this start. Use newton or auto, "
-        "damp the iteration, start closer, or bound the map's Jacobian (solvers.penalties).",
-    )
-    NONFINITE = (
-        4,
+        "damp the iteration, start closer, or bound the map's Jacobian (solvers.penalties)."
+    ),
+    Status.NONFINITE: (
         "A NaN or infinity appeared: look for it in the inputs and parameters first, "
-        "then in the map itself (overflow, division by zero, log of a negative number).",
-    )
-    BREAKDOWN = (
-        5,
+        "then in the map itself (overflow, division by zero, log of a negative number)."
+    ),
+    Status.BREAKDOWN: (
         "The method ran out of usable directions, restarts included: the system is singular or "
-        "nearly so. Try gmres or lsqr, a preconditioner, or solvers.diagnose.report.",
-    )
+        "nearly so. Try gmres or lsqr, a preconditioner, or solvers.diagnose.report."
+    ),
+}
 
 
 class Info(NamedTuple):
@@ -66,7 +67,7 @@ class Info(NamedTuple):
     steps: jax.Array
     residual: jax.Array
     status: jax.Array
-    evaluations: jax.Array | None = None
+    evaluations: jax.Array | int = 0
     trace: jax.Array | None = None
     winner: jax.Array | None = None
 

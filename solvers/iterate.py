@@ -189,9 +189,7 @@ def advance(task: Task, loop: Loop) -> Loop:
     )
 
 
-def resume(
-    task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | None = None
-) -> Loop:
+def resume(task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | None = None) -> Loop:
     """Advances `loop` until it ends, or until `keep_going(loop)` is false."""
 
     def running(loop: Loop) -> jax.Array:
@@ -204,7 +202,9 @@ def unroll(task: Task, loop: Loop) -> Loop:
     """Like `resume`, as a scan of `max_steps` steps through which reverse mode can pass."""
 
     def body(loop: Loop, _: None) -> tuple[Loop, None]:
-        return lax.cond(loop.running, lambda loop: advance(task, loop), lambda loop: loop, loop), None
+        return lax.cond(
+            loop.running, lambda loop: advance(task, loop), lambda loop: loop, loop
+        ), None
 
     return lax.scan(body, loop, None, length=task.stop.max_steps)[0]
 
@@ -228,7 +228,7 @@ def run(task: Task) -> tuple[Vector, Info]:
 def backtrack(
     trial: Callable[[jax.Array], tuple[jax.Array, Any]], length: jax.Array, halvings: int
 ) -> tuple[jax.Array, Any, jax.Array]:
-    """Halves `length` until `trial(length) -> (accepted, result)` accepts, `halvings` times at most.
+    """Halves `length` until `trial(length) -> (accepted, result)` accepts, or `halvings` times.
 
     Returns `(accepted, result, trials)`; the result is that of the last trial.
     """

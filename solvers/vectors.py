@@ -46,7 +46,8 @@ def require_real(tree: Tree, what: str) -> Tree:
 
 def require_like(tree: Tree, template: Tree, what: str, reference: str) -> None:
     """Refuses a `tree` whose structure or shapes differ from those of `template`."""
-    got, want = jax.tree.structure(tree), jax.tree.structure(template)
+    got: Any = jax.tree.structure(tree)
+    want: Any = jax.tree.structure(template)
     if got != want:
         raise ValueError(f"{what} has tree structure {got}, but {reference} has {want}")
     pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(template), strict=True)

@@ -10,6 +10,8 @@
 | `auto` | | nothing is known: cheap first, Newton for what is left |
 """
 
+from collections.abc import Callable
+
 from solvers.fixed_point.anderson import anderson
 from solvers.fixed_point.auto import auto
 from solvers.fixed_point.banded import banded, precondition
@@ -17,9 +19,10 @@ from solvers.fixed_point.base import Cascade, FixedPointProblem, Point, Stage, e
 from solvers.fixed_point.broyden import broyden
 from solvers.fixed_point.newton import newton
 from solvers.fixed_point.picard import picard
+from solvers.iterate import Method
 
 # What a method may be called by name; `banded` needs bands and has no default.
-METHODS = {
+METHODS: dict[str, Callable[..., Method | Cascade]] = {
     "picard": picard,
     "anderson": anderson,
     "broyden": broyden,

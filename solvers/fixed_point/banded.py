@@ -12,7 +12,7 @@ from solvers.vectors import Tree, Vector
 
 
 def precondition(bands: Callable[[Any, Tree], Bands]) -> Precondition:
-    """`(theta, x) -> (v -> (I - B)^-1 v)`: the bands as a preconditioner, for newton and adjoints."""
+    """`(theta, x) -> (v -> (I - B)^-1 v)`: bands as a preconditioner, for newton and adjoints."""
     return lambda theta, x: splitting_inverse(bands(theta, x))
 
 

@@ -17,11 +17,11 @@ class State(NamedTuple):
     point: Point
     columns: jax.Array  # [depth, n], u_i
     rows: jax.Array  # [depth, n], v_i
-    count: jax.Array  # int32, how many pairs are in memory
+    filled: jax.Array  # int32, how many pairs are in memory
 
 
 def broyden(depth: int = 10) -> Method:
-    """Quasi-Newton with `H = I + sum_i u_i v_i^T` for the inverse of `I - J`: one evaluation a step.
+    """Quasi-Newton with `H = I + sum_i u_i v_i^T` for `(I - J)^-1`: one evaluation a step.
 
     With `g = f(x) - x`: `d = H g`, `x <- x + d`, and for `y = g_old - g_new` (so that `H y = d`
     is wanted)
@@ -40,7 +40,7 @@ def broyden(depth: int = 10) -> Method:
         return State(point, empty, empty, jnp.int32(0)), point.progress()
 
     def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        point, columns, rows, count = state
+        point, columns, rows, filled = state
         d = point.step + lax.stop_gradient(rows @ point.step) @ columns
         new = evaluate(problem, point.x + d)
 
@@ -52,13 +52,13 @@ def broyden(depth: int = 10) -> Method:
         useful = jnp.abs(denominator) > 10 * eps * norm(row) * norm(y)
         column = (d - predicted) / jnp.where(useful, denominator, 1)
 
-        reset = (count >= depth) | ~(new.size <= 4 * point.size)
+        reset = (filled >= depth) | ~(new.size <= 4 * point.size)
         keep = jnp.where(reset, 0, 1).astype(d.dtype)
         add = useful & ~reset
-        slot = jnp.minimum(count, depth - 1)
+        slot = jnp.minimum(filled, depth - 1)
         columns = keep * columns.at[slot].set(jnp.where(add, column, columns[slot]))
         rows = keep * rows.at[slot].set(jnp.where(add, row, rows[slot]))
-        count = jnp.where(reset, 0, count + add).astype(jnp.int32)
-        return State(new, *lax.stop_gradient((columns, rows)), count), new.progress()
+        filled = jnp.where(reset, 0, filled + add).astype(jnp.int32)
+        return State(new, *lax.stop_gradient((columns, rows)), filled), new.progress()
 
     return Method(init, step, "broyden")

@@ -73,9 +73,7 @@ def newton(
         zero = jnp.zeros_like(point.size)
         return State(x, point.size, point.scale, first, zero, jnp.int32(0)), point.progress()
 
-    def direction(
-        problem: FixedPointProblem, state: State, goal: Goal
-    ) -> tuple[Vector, jax.Array]:
+    def direction(problem: FixedPointProblem, state: State, goal: Goal) -> tuple[Vector, jax.Array]:
         image, jvp = jax.linearize(problem.f, state.x)
         shift = ratio(state.size, state.anchor)
         enough = 0.5 * ratio(goal.residual, state.size)
@@ -89,7 +87,7 @@ def newton(
             solver=solver,
             precond=precond and problem.precondition(precond, lax.stop_gradient(state.x)),
         )
-        return d, jnp.int32(1) if info.evaluations is None else info.evaluations
+        return d, jnp.asarray(info.evaluations, jnp.int32)
 
     def step(problem: FixedPointProblem, state: State, goal: Goal) -> tuple[State, Progress]:
         d, cost = direction(problem, state, goal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -67,11 +68,8 @@ def fixed_point(
     def forward(
         f: Map, theta: Any, x0: Tree, tolerances: tuple, max_steps: int, unrolled: bool = False
     ) -> tuple[Tree, Info]:
-        loop = iterate.unroll if unrolled else iterate.resume
-        x, info = ravel(x0, working_dtype(x0)), None
-        for task in tasks(stages, f, theta, x0, tolerances, max_steps, trace):
-            x, latest = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
-            info = latest if info is None else combine(info, latest)
+        sequence = tasks(stages, f, theta, x0, tolerances, max_steps, trace)
+        x, info = run(sequence, iterate.unroll if unrolled else iterate.resume)
         return unraveler(x0)(x), info
 
     return adjoints.differentiate(
@@ -103,7 +101,7 @@ def tasks(
     max_steps: int,
     trace: int = 0,
 ) -> list[iterate.Task]:
-    """One task per stage, all from `x0`; a later one is to be given the start it deserves.
+    """One task per stage, all from `x0`; `run` gives the later ones the start they deserve.
 
     `theta` is the pair that `adjoint.differentiate` makes; methods see its first half.
     """
@@ -113,13 +111,25 @@ def tasks(
         return ravel(f(theta, unravel(x)), dtype)
 
     problem = FixedPointProblem(flat, theta[0], unravel, lambda tree: ravel(tree, dtype))
-    result, left = [], max_steps
+    result: list[iterate.Task] = []
+    left, (rtol, atol) = max_steps, tolerances
     for stage in stages:
         allowed = left if stage.max_steps is None else min(stage.max_steps, left)
-        stop = iterate.Stop(*tolerances, max_steps=allowed, trace=trace)
+        stop = iterate.Stop(rtol, atol, allowed, trace=trace)
         result.append(iterate.Task(stage.method, problem, ravel(x0, dtype), stop))
         left -= allowed
     return result
+
+
+def run(
+    tasks: list[iterate.Task], loop: Callable[[iterate.Task, iterate.Loop], iterate.Loop]
+) -> tuple[Vector, Info]:
+    """The tasks one after the other, each from the best iterate of the one before."""
+    x, info = iterate.outcome(loop(tasks[0], iterate.begin(tasks[0])))
+    for task in tasks[1:]:
+        x, latest = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
+        info = combine(info, latest)
+    return x, info
 
 
 def combine(first: Info, second: Info) -> Info:
@@ -128,7 +138,7 @@ def combine(first: Info, second: Info) -> Info:
     A start that was not finite stays visible: a later stage begins from its finite part.
     """
     trace = None
-    if first.trace is not None:
+    if first.trace is not None and second.trace is not None:
         position = jnp.arange(first.trace.size)
         later = jnp.clip(position - first.steps, 0, first.trace.size - 1)
         trace = jnp.where(position <= first.steps, first.trace, second.trace[later])

@@ -10,6 +10,8 @@
 | `lsqr` | 2 | singular, ill-conditioned or damped systems |
 """
 
+from collections.abc import Callable
+
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.cgne import cgne
@@ -19,7 +21,7 @@ from solvers.linear.neumann import neumann
 from solvers.linear.richardson import richardson
 from solvers.linear.solve import linear_solve
 
-SOLVERS = {
+SOLVERS: dict[str, Callable[..., LinearSolver]] = {
     "neumann": neumann,
     "richardson": richardson,
     "bicgstab": bicgstab,

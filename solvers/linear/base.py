@@ -13,6 +13,7 @@ underflows.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -177,7 +178,7 @@ class LinearSolver:
 
 
 def failed(solver: object, info: Info) -> jax.Array:
-    """Whether a solve is of no use: not converged, or, for a truncated one, not finite or growing."""
+    """Whether a solve is of no use: not converged or, for a truncated one, growing."""
     if getattr(solver, "truncated", False):
         return (info.status != Status.CONVERGED) & (info.status != Status.MAX_STEPS)
     return ~info.converged
@@ -208,9 +209,7 @@ def ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
 
 def negligible(product: jax.Array, *norms: jax.Array) -> jax.Array:
     """Whether a scalar product is rounding noise beside the norms of its factors."""
-    bound = 10 * jnp.finfo(product.dtype).eps
-    for size in norms:
-        bound = bound * size
+    bound = math.prod(norms, start=10 * jnp.finfo(product.dtype).eps)
     return jnp.abs(product) <= bound
 
 

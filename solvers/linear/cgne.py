@@ -22,7 +22,9 @@ class State(NamedTuple):
     restart: jax.Array  # bool: the next step recomputes the residual
 
 
-def _from_residual(problem: LinearProblem, value: Vector, residual: Vector, gain: jax.Array) -> State:
+def _from_residual(
+    problem: LinearProblem, value: Vector, residual: Vector, gain: jax.Array
+) -> State:
     gradient = problem.transpose(residual)
     return State(
         value, residual, gradient, jnp.vdot(gradient, gradient), norm(residual), gain,

@@ -160,9 +160,7 @@ def test_splitting_with_exact_bands_is_newton():
         assert info.converged
         assert info.steps <= 8
         np.testing.assert_allclose(f(theta, x), x, atol=1e-11)
-        _, plain = solvers.fixed_point(
-            f, theta, jnp.zeros((20, 2)), method="picard", rtol=1e-12
-        )
+        _, plain = solvers.fixed_point(f, theta, jnp.zeros((20, 2)), method="picard", rtol=1e-12)
         assert plain.steps > 3 * info.steps
         how = solvers.adjoint.implicit(
             solvers.linear.richardson(rtol=1e-12, max_steps=3),

@@ -80,7 +80,9 @@ def test_compacted_gradients_are_exact_and_can_be_differentiated_again():
         h = 1e-6
         direction = np.zeros_like(bias)
         direction[1, 2] = h
-        numeric = (norm_of_gradient(bias + direction) - norm_of_gradient(bias - direction)) / (2 * h)
+        numeric = (norm_of_gradient(bias + direction) - norm_of_gradient(bias - direction)) / (
+            2 * h
+        )
         np.testing.assert_allclose(second[1, 2], numeric, rtol=1e-5, atol=1e-8)
 
 

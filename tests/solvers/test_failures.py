@@ -40,9 +40,7 @@ def test_nan_in_the_map_is_reported_and_the_start_returned(method):
 @pytest.mark.parametrize("method", ALL)
 def test_nan_that_appears_on_the_way_keeps_the_best_finite_iterate(method):
     # The way from 0 to the fixed point 2 leads through a region where the map is not defined.
-    x, info = solve(
-        lambda _, x: jnp.where(x > 1.2, jnp.nan, 0.5 * x + 1), (), jnp.zeros(1), method
-    )
+    x, info = solve(lambda _, x: jnp.where(x > 1.2, jnp.nan, 0.5 * x + 1), (), jnp.zeros(1), method)
     assert_honest(x, info)
     assert x[0] <= 1.2
 
@@ -129,9 +127,9 @@ def test_healthy_examples_of_a_batch_are_untouched_by_sick_ones(method):
         values, aux = jax.vmap(loss, in_axes=(None, 0))(weight, bias)
         return jnp.sum(values), aux
 
-    (weight_bar, bias_bar), (x, info) = jax.jit(
-        jax.grad(total, argnums=(0, 1), has_aux=True)
-    )(weight, bias)
+    (weight_bar, bias_bar), (x, info) = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(
+        weight, bias
+    )
     assert list(info.converged) == [True, False, False, True]
     assert np.all(np.isfinite(x))
     expected = [tanh_gradient(theta[0], scale * theta[1], np.ones(6)) for scale in (1, 0.5)]
@@ -179,9 +177,7 @@ def test_states_that_are_not_real_numbers_are_refused():
         with pytest.raises(TypeError, match=word):
             solvers.race(lambda _, x: x, (), bad)
     with pytest.raises(TypeError, match=r"x0\['count'\] has dtype int32"):
-        solvers.fixed_point(
-            lambda _, x: x, (), {"h": jnp.ones(2), "count": jnp.ones(2, jnp.int32)}
-        )
+        solvers.fixed_point(lambda _, x: x, (), {"h": jnp.ones(2), "count": jnp.ones(2, jnp.int32)})
 
 
 def test_wrong_structure_or_shape_from_the_map_is_named():

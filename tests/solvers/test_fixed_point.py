@@ -109,9 +109,7 @@ def test_line_search_never_accepts_a_point_that_is_not_finite():
     x, info = solvers.fixed_point(f, (), jnp.array([9.0]), method=solvers.newton())
     assert info.converged
     np.testing.assert_allclose(x, 1.0, rtol=1e-4)
-    _, bare = solvers.fixed_point(
-        f, (), jnp.array([9.0]), method=solvers.newton(line_search=False)
-    )
+    _, bare = solvers.fixed_point(f, (), jnp.array([9.0]), method=solvers.newton(line_search=False))
     assert bare.status == Status.NONFINITE
 
 
@@ -125,9 +123,7 @@ def test_anderson_equals_gmres_on_an_affine_map():
             lambda _, x: jacobian @ x + bias, (), jnp.zeros(8), method=solvers.anderson(8),
             rtol=0.0, atol=0.0, max_steps=6, trace=7,
         )  # fmt: skip
-        _, krylov = linear.gmres(rtol=0.0, max_steps=6)(
-            lambda v: v - jacobian @ v, bias, trace=7
-        )
+        _, krylov = linear.gmres(rtol=0.0, max_steps=6)(lambda v: v - jacobian @ v, bias, trace=7)
         x = np.zeros(8)
         for k in range(2, 6):
             basis = np.stack([np.linalg.matrix_power(jacobian, j) @ bias for j in range(k)], 1)
@@ -162,9 +158,7 @@ def test_bfloat16_states_are_iterated_in_float32(name):
     weight, bias = tanh_theta(0.5)
     theta = (jnp.asarray(weight, jnp.bfloat16), jnp.asarray(bias, jnp.bfloat16))
     x, info = jax.jit(
-        lambda theta: solvers.fixed_point(
-            tanh_map, theta, jnp.zeros(6, jnp.bfloat16), method=name
-        )
+        lambda theta: solvers.fixed_point(tanh_map, theta, jnp.zeros(6, jnp.bfloat16), method=name)
     )(theta)
     assert x.dtype == jnp.bfloat16
     assert info.residual.dtype == jnp.float32
@@ -191,7 +185,7 @@ def test_pytree_states_and_closures_are_solved_and_differentiated():
 
 
 def test_trace_holds_the_residual_of_every_step():
-    x, info = solvers.fixed_point(
+    _x, info = solvers.fixed_point(
         lambda _, x: 0.5 * x + 1, (), jnp.zeros(1), method="picard", rtol=1e-3, trace=40
     )
     trace = np.asarray(info.trace)
@@ -208,9 +202,7 @@ def test_auto_hands_over_to_newton_only_the_examples_that_need_it():
     batch = jax.tree.map(lambda a, b: jnp.asarray(np.stack([a, b]), jnp.float32), easy, hard)
     cascade = solvers.auto(cheap_steps=20)
     x, info = jax.jit(
-        jax.vmap(
-            lambda theta: solvers.fixed_point(tanh_map, theta, jnp.zeros(6), method=cascade)
-        )
+        jax.vmap(lambda theta: solvers.fixed_point(tanh_map, theta, jnp.zeros(6), method=cascade))
     )(batch)
     assert np.all(info.converged)
     assert info.steps[0] < 20 < info.steps[1]

@@ -203,7 +203,10 @@ def test_warm_start_at_the_solution_takes_no_step(name):
 @pytest.mark.parametrize("name", linear.SOLVERS)
 def test_pytrees_of_mixed_shapes_are_one_vector(name):
     def matvec(tree):
-        return {"a": 2 * tree["a"] + 0.1 * tree["b"].sum(), "b": 1.5 * tree["b"] - 0.1 * tree["a"][0]}
+        return {
+            "a": 2 * tree["a"] + 0.1 * tree["b"].sum(),
+            "b": 1.5 * tree["b"] - 0.1 * tree["a"][0],
+        }
 
     b = {"a": jnp.arange(3.0), "b": jnp.ones((2, 2))}
     solver = linear.richardson(rtol=1e-6, damping=0.5) if name == "richardson" else make(name)

@@ -69,7 +69,9 @@ def test_band_solve_lowers_to_cyclic_reduction_on_accelerators(batched):
     for platform in ("cuda", "tpu"):
         text = export.export(program, platforms=[platform])(*[shape] * 4).mlir_module()
         assert "stablehlo.while" not in text
-    assert "stablehlo.while" in export.export(program, platforms=["cpu"])(*[shape] * 4).mlir_module()
+    assert (
+        "stablehlo.while" in export.export(program, platforms=["cpu"])(*[shape] * 4).mlir_module()
+    )
 
 
 def peak(program, size=64):
