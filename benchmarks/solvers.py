@@ -26,6 +26,7 @@ from solvers.batch import _sizes
 
 RESIDUAL = 1e-5
 GRADIENT_ERROR = 1e-4
+# The evaluations are those of the forward solve: few peers tell of the backward one.
 COLUMNS = ("problem", "solver", "ms", "ours / this", "reached", "evaluations")
 PACKAGES = ("jax", "jaxlib", "numpy", "jaxopt", "lineax", "optimistix", "equinox")
 

@@ -117,9 +117,9 @@ def linear(system: System, h: jax.Array) -> dict[str, dict[str, Any]]:
     One more row shows what the transposed bands do as a preconditioner.
     """
     cotangent = jax.grad(system.loss)(h)
+    factories: dict[str, Callable[..., solvers.LinearSolver]] = {**solvers.linear.SOLVERS}
     choices = {
-        name: make() if name != "neumann" else make(steps=TERMS)
-        for name, make in solvers.linear.SOLVERS.items()
+        name: make(steps=TERMS) if name == "neumann" else make() for name, make in factories.items()
     }
 
     def solve(solver: solvers.LinearSolver, preconditioned: bool) -> solvers.Info:
