@@ -52,6 +52,8 @@ def stopwatch(function: Callable[..., Any], *arguments: Any) -> Sampler:
     calls = max(1, min(_LONGEST_BLOCK, round(_SHORTEST_SAMPLE / max(call(), 1e-6))))
 
     def sample() -> float:
+        # The program before this one has filled the caches with its own data.
+        jax.block_until_ready(function(*arguments))
         begin = time.perf_counter()
         for _ in range(calls):
             jax.block_until_ready(function(*arguments))
@@ -61,14 +63,17 @@ def stopwatch(function: Callable[..., Any], *arguments: Any) -> Sampler:
 
 
 def interleaved(samplers: Mapping[str, Sampler], rounds: int) -> dict[str, Timing]:
-    """One sample of every program a round, `rounds` times: A B C, A B C, ...
+    """One sample of every program a round, `rounds` times: A B C, B C A, C A B, ...
 
-    One more round comes first and is thrown away.
+    The order rotates so that none always follows the same other. One more round comes first and
+    is thrown away.
     """
-    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    names = list(samplers)
+    samples: dict[str, list[float]] = {name: [] for name in names}
     for round_ in range(rounds + 1):
-        for name, sampler in samplers.items():
-            seconds = sampler()
+        shift = round_ % len(names)
+        for name in names[shift:] + names[:shift]:
+            seconds = samplers[name]()
             if round_ > 0:
                 samples[name].append(seconds)
     return {name: Timing(tuple(values)) for name, values in samples.items()}

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,8 @@ from benchmarks.timing import Sampler
 
 VARIABLE = "IMPLICIT_RNN_TORCH_PYTHON"
 _SHORTEST_SAMPLE = 5e-3
+# Idle OpenMP threads spin for a while before they sleep, at the cost of whoever is measured next.
+_SPINNING = 0.05
 
 
 def interpreter() -> str | None:
@@ -88,7 +91,9 @@ class TorchPeer:
         def sampler(tolerance: float) -> Sampler:
             def seconds(calls: int, threads: int) -> float:
                 ask = {**request(tolerance), "calls": calls, "threads": threads}
-                return self._ask(ask)["seconds"]
+                answer = self._ask(ask)
+                time.sleep(_SPINNING)
+                return answer["seconds"]
 
             # One thread or all: on a busy machine waiting for the others can cost more than
             # they bring, and the peer shall have its better choice.

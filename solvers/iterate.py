@@ -156,18 +156,16 @@ def advance(task: Task, loop: Loop) -> Loop:
     quiet = jnp.where(improved, 0, loop.quiet + 1)
     stalled = quiet > stop.patience if stop.patience is not None else False
     diverged = monitor > stop.blowup * loop.first if stop.blowup is not None else False
-    status = jnp.select(
-        [~finite, converged, jnp.asarray(progress.broken), diverged, stalled, last],
-        [
-            int(Status.NONFINITE),
-            int(Status.CONVERGED),
-            int(Status.BREAKDOWN),
-            int(Status.DIVERGED),
-            int(Status.STALLED),
-            int(Status.MAX_STEPS),
-        ],
-        _RUNNING,
-    )
+    status = jnp.where(last, int(Status.MAX_STEPS), _RUNNING)
+    # The strongest verdict comes last. (Nested selections compile to one small kernel.)
+    for verdict, reason in (
+        (stalled, Status.STALLED),
+        (diverged, Status.DIVERGED),
+        (progress.broken, Status.BREAKDOWN),
+        (converged, Status.CONVERGED),
+        (~finite, Status.NONFINITE),
+    ):
+        status = jnp.where(verdict, int(reason), status)
     better = finite & ((residual < loop.best_residual) | converged | (not stop.keep_best))
     trace = loop.trace
     if stop.trace:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver, negligible, ratio, reliable
@@ -19,8 +20,10 @@ class State(NamedTuple):
     residual: Vector
     shadow: Vector
     direction: Vector
+    size: jax.Array  # ||residual||
+    shadow_norm: jax.Array
     rho: jax.Array  # <shadow, residual>
-    drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
+    peak: jax.Array  # largest residual norm since the last restart
     restart: jax.Array  # bool: the next step recomputes the residual and starts afresh
     restart_norm: jax.Array  # residual norm at the last restart
     in_vain: jax.Array  # restarts in a row that gained nothing
@@ -29,69 +32,65 @@ class State(NamedTuple):
 def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
     rhs, size = problem.rhs, norm(problem.rhs)
     state = State(
-        start, rhs, rhs, rhs, size**2, size, jnp.bool_(False), jnp.inf * jnp.ones_like(size),
+        start, rhs, rhs, rhs, size, size, size**2, size, jnp.bool_(False), jnp.inf * size,
         jnp.int32(0),
     )  # fmt: skip
     return state, Progress(start, size, problem.scale, 0)
 
 
 def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-    # A restart needs A x where an ordinary step needs A p: one product serves either, so that
-    # under vmap a restarting example costs the others nothing.
-    product = problem.operator(jnp.where(state.restart, state.value, state.direction))
-    restarted = _restart(problem, state, product)
-    stepped = _step(problem, state, product, goal)
-    state = jax.tree.map(lambda a, b: jnp.where(state.restart, a, b), restarted, stepped)
-    size = norm(state.residual)
-    return state, Progress(
-        state.value,
+    # A restart is a step of length zero that recomputes the residual: it needs A x where an
+    # ordinary step needs A p, so one product serves either, and under vmap an example that
+    # restarts costs the others nothing.
+    restart = state.restart
+    v = problem.operator(jnp.where(restart, state.value, state.direction))
+    along, v_square = jnp.vdot(state.shadow, v), jnp.vdot(v, v)
+    breakdown = negligible(along, state.shadow_norm, jnp.sqrt(v_square))
+    alpha = jnp.where(breakdown | restart, 0, ratio(state.rho, along))
+    half = state.residual - alpha * v
+    t = problem.operator(half)
+    t_half, t_square = jnp.vdot(t, half), jnp.vdot(t, t)
+    omega = jnp.where(restart, 0, ratio(t_half, t_square))
+    value = state.value + alpha * state.direction + omega * half
+    residual = jnp.where(restart, problem.rhs - v, half - omega * t)
+    square = jnp.vdot(residual, residual)
+    size = jnp.sqrt(square)
+
+    gained = size < 0.9 * state.restart_norm
+    in_vain = jnp.where(restart, jnp.where(gained, 0, state.in_vain + 1), state.in_vain)
+    # A restart that gained nothing would break down at the same place: tilt the shadow.
+    tilt = 1 + 0.5 * jnp.cos(jnp.arange(residual.size, dtype=residual.dtype))
+    afresh = jnp.where(in_vain > 0, tilt, 1) * residual
+    shadow = jnp.where(restart, afresh, state.shadow)
+    shadow_norm = jnp.where(restart, size, state.shadow_norm)
+    rho = jnp.vdot(shadow, residual)
+
+    # `residual` is `half` without its part along `t`, which gives the norm of `half`.
+    half_norm = jnp.sqrt(square + omega * t_half)
+    breakdown |= negligible(t_half, jnp.sqrt(t_square), half_norm)
+    breakdown |= negligible(rho, shadow_norm, size)
+    beta = jnp.where(restart, 0, ratio(rho, state.rho) * ratio(alpha, omega))
+    breakdown |= ~jnp.isfinite(beta)
+    direction = residual + beta * (state.direction - omega * v)
+    peak = jnp.where(restart, size, jnp.maximum(state.peak, size))
+
+    def doubtful() -> jax.Array:
+        gain = ratio(jnp.sqrt(v_square), norm(state.direction))
+        return ~restart & ~reliable(jnp.maximum(peak, gain * norm(value)), goal.residual)
+
+    again = lax.cond(size <= goal.residual, doubtful, lambda: breakdown & ~restart)
+    new = State(
+        value, residual, shadow, direction, size, shadow_norm, rho, peak, again,
+        jnp.where(restart, size, state.restart_norm), in_vain,
+    )  # fmt: skip
+    return new, Progress(
+        value,
         size,
         problem.scale,
         evaluations=2,
-        trusted=~state.restart,
-        broken=state.in_vain >= _RESTARTS_IN_VAIN,
+        trusted=~again,
+        broken=in_vain >= _RESTARTS_IN_VAIN,
     )
-
-
-def _restart(problem: LinearProblem, state: State, product: Vector) -> State:
-    residual = problem.rhs - product
-    size = norm(residual)
-    gained = size < 0.9 * state.restart_norm
-    in_vain = jnp.where(gained, 0, state.in_vain + 1)
-    # A restart that gained nothing would break down at the same place: tilt the shadow.
-    tilt = 1 + 0.5 * jnp.cos(jnp.arange(residual.size, dtype=residual.dtype))
-    shadow = jnp.where(in_vain > 0, tilt * residual, residual)
-    return State(
-        state.value, residual, shadow, residual, jnp.vdot(shadow, residual), size,
-        jnp.bool_(False), size, in_vain,
-    )  # fmt: skip
-
-
-def _step(problem: LinearProblem, state: State, v: Vector, goal: Goal) -> State:
-    shadow_norm = norm(state.shadow)
-    along = jnp.vdot(state.shadow, v)
-    breakdown = negligible(along, shadow_norm, norm(v))
-    alpha = jnp.where(breakdown, 0, ratio(state.rho, along))
-    half = state.residual - alpha * v
-    t = problem.operator(half)
-    half_norm, t_norm, product = norm(half), norm(t), jnp.vdot(t, half)
-    omega = ratio(product, t_norm**2)
-    breakdown |= negligible(product, t_norm, half_norm)
-    value = state.value + alpha * state.direction + omega * half
-    residual = half - omega * t
-    size = norm(residual)
-    rho = jnp.vdot(state.shadow, residual)
-    breakdown |= negligible(rho, shadow_norm, size)
-    beta = ratio(rho, state.rho) * ratio(alpha, omega)
-    direction = residual + beta * (state.direction - omega * v)
-    gain = ratio(norm(v), norm(state.direction))
-    drift = jnp.maximum(state.drift, jnp.maximum(size, gain * norm(value)))
-    met = size <= goal.residual
-    restart = jnp.where(met, ~reliable(drift, goal.residual), breakdown | ~jnp.isfinite(beta))
-    return State(
-        value, residual, state.shadow, direction, rho, drift, restart, state.restart_norm,
-        state.in_vain,
-    )  # fmt: skip
 
 
 def bicgstab(

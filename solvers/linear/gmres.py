@@ -15,16 +15,20 @@ from solvers.vectors import Vector, norm
 _CYCLES_IN_VAIN = 3
 
 
-class State(NamedTuple):
+class Cycle(NamedTuple):
     value: Vector
     residual: jax.Array  # norm of the true residual at `value`, that is, at the last restart
     estimate: jax.Array  # norm of the residual that the current basis attains
-    basis: jax.Array  # [restart + 1, n], orthonormal rows, zero where not yet filled
     rotation: jax.Array  # Q with Q H = [R; 0]: all Givens rotations so far, multiplied out
-    triangle: jax.Array  # R, identity where not yet filled
+    inverse: jax.Array  # R^-1, zero where not yet filled
     column: jax.Array  # int32, how many columns are filled
     exhausted: jax.Array  # bool: the Krylov space cannot grow
-    in_vain: jax.Array
+    in_vain: jax.Array  # cycles in a row that ended exhausted and gained nothing
+
+
+class State(NamedTuple):
+    cycle: Cycle
+    basis: jax.Array  # [restart + 1, n]; rows up to `column` are orthonormal, the rest is stale
 
 
 def gmres(
@@ -45,92 +49,92 @@ def gmres(
     if restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
 
-    def cycle(value: Vector, residual: Vector, in_vain: jax.Array) -> State:
-        size = norm(residual)
-        basis = jnp.zeros((restart + 1, residual.size), residual.dtype)
-        return State(
-            value,
-            size,
-            size,
-            basis.at[0].set(ratio(residual, size)),
-            jnp.eye(restart + 1, dtype=residual.dtype),
-            jnp.eye(restart, dtype=residual.dtype),
-            jnp.int32(0),
-            jnp.bool_(False),
-            in_vain,
-        )
-
     def improve(state: State) -> Vector:
         """`value + V y` with `R y = Q (residual e_1)` over the filled columns."""
-        target = jnp.where(
-            jnp.arange(restart) < state.column, state.residual * state.rotation[:restart, 0], 0
-        )
-        weights = lax.linalg.triangular_solve(
-            state.triangle, target[:, None], left_side=True, lower=False
-        )[:, 0]
-        return state.value + weights @ state.basis[:restart]
+        cycle = state.cycle
+        weights = cycle.inverse @ (cycle.residual * cycle.rotation[:restart, 0])
+        return cycle.value + weights @ state.basis[:restart]
 
-    def expand(state: State, product: Vector) -> State:
+    def begin(value: Vector, residual: Vector, in_vain: jax.Array) -> tuple[Cycle, Vector]:
+        """A new cycle from `value`, and its first basis vector."""
+        dtype, size = residual.dtype, norm(residual)
+        rotation = jnp.eye(restart + 1, dtype=dtype)
+        inverse = jnp.zeros((restart, restart), dtype)
+        cycle = Cycle(
+            value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain
+        )  # fmt: skip
+        return cycle, ratio(residual, size)
+
+    def close(state: State, value: Vector, residual: Vector) -> tuple[Cycle, Vector]:
+        """Ends a cycle at `value` and begins the next."""
+        old = state.cycle
+        in_vain = jnp.where(norm(residual) < 0.99 * old.residual, 0, old.in_vain + old.exhausted)
+        return begin(value, residual, in_vain.astype(jnp.int32))
+
+    def expand(state: State, product: Vector) -> tuple[Cycle, Vector]:
+        """One more column of the Hessenberg matrix, and the next basis vector."""
+        cycle, basis = state
+        j, rows = cycle.column, jnp.arange(restart + 1)
         before = norm(product)
-        first = state.basis @ product
-        product = product - first @ state.basis
-        second = state.basis @ product
-        product = product - second @ state.basis
+        overlap = jnp.zeros(restart + 1, product.dtype)
+        for _ in range(2):
+            part = jnp.where(rows <= j, basis @ product, 0)
+            product = product - part @ basis
+            overlap = overlap + part
         after = norm(product)
         noise = 10 * jnp.finfo(product.dtype).eps * before
         exhausted = after <= noise
         after = jnp.where(exhausted, 0, after)
 
-        j = state.column
-        rows = jnp.arange(restart + 1)
-        rotated = state.rotation @ (first + second)
+        rotated = cycle.rotation @ overlap
         pivot = rotated[j]
         size = jnp.hypot(pivot, after)
         useless = size <= noise  # singular along this direction: leave the column out
         cosine, sine = ratio(pivot, size), ratio(after, size)
-        upper, lower = state.rotation[j], state.rotation[j + 1]
-        rotation = state.rotation.at[j].set(cosine * upper + sine * lower)
+        upper, lower = cycle.rotation[j], cycle.rotation[j + 1]
+        rotation = cycle.rotation.at[j].set(cosine * upper + sine * lower)
         rotation = rotation.at[j + 1].set(cosine * lower - sine * upper)
-        column = jnp.where(rows < j, rotated, 0).at[j].set(size)[:restart]
-        grown = state._replace(
-            estimate=state.residual * jnp.abs(rotation[j + 1, 0]),
-            basis=state.basis.at[j + 1].set(ratio(product, after)),
+        above = jnp.where(rows < j, rotated, 0)[:restart]
+        unit = (jnp.arange(restart) == j).astype(product.dtype)
+        grown = cycle._replace(
+            estimate=cycle.residual * jnp.abs(rotation[j + 1, 0]),
             rotation=rotation,
-            triangle=state.triangle.at[:, j].set(column),
+            inverse=cycle.inverse.at[:, j].set(ratio(unit - cycle.inverse @ above, size)),
             column=j + 1,
-            exhausted=exhausted,
         )
-        spent = state._replace(exhausted=jnp.bool_(True))
-        return jax.tree.map(lambda a, b: jnp.where(useless, a, b), spent, grown)
+        new = jax.tree.map(lambda old, new: jnp.where(useless, old, new), cycle, grown)
+        return new._replace(exhausted=exhausted | useless), ratio(product, after)
 
     def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
-        state = cycle(start, problem.rhs, jnp.int32(0))
-        return state, Progress(start, state.residual, problem.scale, 0)
+        cycle, first = begin(start, problem.rhs, jnp.int32(0))
+        basis = jnp.zeros((restart + 1, start.size), start.dtype).at[0].set(first)
+        return State(cycle, basis), Progress(start, cycle.residual, problem.scale, 0)
 
     def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-        close = (
-            (state.column >= restart)
-            | state.exhausted
-            | (state.estimate <= goal.residual)
+        cycle, basis = state
+        closing = (
+            (cycle.column >= restart)
+            | cycle.exhausted
+            | (cycle.estimate <= goal.residual)
             | goal.last
         )
-        # Closing a cycle needs A x where expanding needs A v: one product serves either.
-        value = lax.cond(close, improve, lambda state: state.value, state)
-        product = problem.operator(jnp.where(close, value, state.basis[state.column]))
-
-        def restarted(state: State) -> State:
-            residual = problem.rhs - product
-            gained = norm(residual) < 0.99 * state.residual
-            in_vain = jnp.where(gained, 0, state.in_vain + state.exhausted)
-            return cycle(value, residual, in_vain)
-
-        state = lax.cond(close, restarted, lambda state: expand(state, product), state)
+        # Closing a cycle needs A x where expanding needs A v: one product serves either. The basis
+        # is no result of the branches: under vmap these become copies of all they return.
+        value = lax.cond(closing, improve, lambda state: state.cycle.value, state)
+        product = problem.operator(jnp.where(closing, value, basis[cycle.column]))
+        cycle, vector = lax.cond(
+            closing,
+            lambda state: close(state, value, problem.rhs - product),
+            lambda state: expand(state, product),
+            state,
+        )
+        state = State(cycle, basis.at[cycle.column].set(vector))
         return state, Progress(
-            state.value,
-            state.residual,
+            cycle.value,
+            cycle.residual,
             problem.scale,
-            monitor=state.estimate,
-            broken=state.in_vain >= _CYCLES_IN_VAIN,
+            monitor=cycle.estimate,
+            broken=cycle.in_vain >= _CYCLES_IN_VAIN,
         )
 
     patience = max(60, 2 * restart)
