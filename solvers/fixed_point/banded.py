@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from solvers.bands import Bands, splitting_inverse
 from solvers.fixed_point.base import FixedPointProblem, Point, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.vectors import Tree, Vector
+
+
+class State(NamedTuple):
+    point: Point
+    correction: Vector  # (I - B)^-1 (f(x) - x)
 
 
 def precondition(bands: Callable[[Any, Tree], Bands]) -> Precondition:
@@ -21,7 +26,8 @@ def banded(bands: Callable[[Any, Tree], Bands], damping: float = 1.0) -> Method:
 
     Args:
       bands: `(theta, x) -> Bands`, the tridiagonal part of `df/dx` per channel (or what is cheap
-        of it); it shares its computation with `f` where the compiler sees the same terms.
+        of it). It is evaluated beside `f`, at the same `x`, so that the compiler computes what
+        the two have in common once.
       damping: length of the step.
 
     Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and
@@ -29,13 +35,12 @@ def banded(bands: Callable[[Any, Tree], Bands], damping: float = 1.0) -> Method:
     """
     inverse = precondition(bands)
 
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[Point, Progress]:
+    def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
-        return point, point.progress()
+        correction = problem.precondition(inverse, x)(point.step)
+        return State(point, correction), point.progress()
 
-    def step(problem: FixedPointProblem, state: Point, _: Goal) -> tuple[Point, Progress]:
-        correction = problem.precondition(inverse, state.x)(state.step)
-        point = evaluate(problem, state.x + damping * correction)
-        return point, point.progress()
+    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        return at(problem, state.point.x + damping * state.correction)
 
-    return Method(init, step, "banded")
+    return Method(at, step, "banded")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.bicgstab import bicgstab
+from solvers.linear.cascade import LinearCascade, cascade
 from solvers.linear.cgne import cgne
 from solvers.linear.gmres import gmres
 from solvers.linear.lsqr import lsqr
@@ -30,4 +31,12 @@ SOLVERS: dict[str, Callable[..., LinearSolver]] = {
     "lsqr": lsqr,
 }
 
-__all__ = ["SOLVERS", "LinearProblem", "LinearSolver", "linear_solve", *SOLVERS]
+__all__ = [
+    "SOLVERS",
+    "LinearCascade",
+    "LinearProblem",
+    "LinearSolver",
+    "cascade",
+    "linear_solve",
+    *SOLVERS,
+]

@@ -42,11 +42,16 @@ def gradient(method, how, theta, cotangent, x0=None, **settings):
     return jax.jit(jax.grad(loss, has_aux=True))(theta)
 
 
-@pytest.mark.parametrize("how", EXACT)
-@pytest.mark.parametrize("method", ["picard", "anderson", "broyden", "newton", "banded", "auto"])
+# A backward pass does not see the method that found the solution: one method covers most adjoints.
+PAIRS = [("picard", how) for how in EXACT] + [
+    (method, how)
+    for method in ("anderson", "broyden", "newton", "banded", "auto")
+    for how in ("implicit", "tbptt")
+]
+
+
+@pytest.mark.parametrize(("method", "how"), PAIRS)
 def test_gradient_is_that_of_the_implicit_function_theorem(method, how):
-    if method != "anderson" and how not in ("implicit", "neumann", "tbptt", "tangent"):
-        pytest.skip("the backward pass does not see the method: one method covers the rest")
     with precision("float64"):
         theta, cotangent = tanh_theta(RADIUS), np.linspace(-1, 1, 6)
         got, info = gradient(
@@ -110,8 +115,8 @@ def test_gradient_matches_finite_differences_of_the_solve_itself(how):
 
         def loss(scale):
             x, _ = solvers.fixed_point(
-                tanh_map, (scale * weight, bias), jnp.zeros(6), method="newton", adjoint=make(),
-                rtol=1e-13, max_steps=70,
+                tanh_map, (scale * weight, bias), jnp.zeros(6), method="picard", adjoint=make(),
+                rtol=1e-13, max_steps=150,
             )  # fmt: skip
             return jnp.sum(jnp.sin(3 * x))
 
@@ -133,7 +138,7 @@ def test_second_derivatives_match_differentiation_of_the_long_loop(how):
 
         def ours(bias):
             x, _ = solvers.fixed_point(
-                tanh_map, (weight, bias), jnp.zeros(6), method="anderson", adjoint=EXACT[how](),
+                tanh_map, (weight, bias), jnp.zeros(6), method="picard", adjoint=EXACT[how](),
                 rtol=1e-14,
             )  # fmt: skip
             return jnp.sum(x**3)
@@ -150,7 +155,7 @@ def test_tangent_supports_forward_mode_and_hessians():
 
         def ours(bias):
             return solvers.fixed_point(
-                tanh_map, (weight, bias), jnp.zeros(6), method="anderson",
+                tanh_map, (weight, bias), jnp.zeros(6), method="picard",
                 adjoint=EXACT["tangent"](), rtol=1e-14,
             )[0]  # fmt: skip
 
@@ -170,7 +175,7 @@ def test_tangent_supports_forward_mode_and_hessians():
 class TestPropositionsOfThe2018Paper:
     """Index conventions of Neumann-RBP, RBP and truncated back-propagation through time."""
 
-    @pytest.mark.parametrize("steps", [0, 1, 2, 5])
+    @pytest.mark.parametrize("steps", [0, 3])
     def test_1_neumann_equals_truncated_back_propagation_at_the_fixed_point(self, steps):
         with precision("float64"):
             theta, cotangent = tanh_theta(0.9), np.linspace(-1, 1, 6)
@@ -198,12 +203,12 @@ class TestPropositionsOfThe2018Paper:
             np.testing.assert_allclose(w, terms, rtol=1e-12)
             assert info.steps == steps
 
-    @pytest.mark.parametrize("steps", [0, 1, 4])
+    @pytest.mark.parametrize("steps", [0, 3])
     def test_3_one_more_step_of_rbp_from_zero_equals_neumann(self, steps):
         with precision("float64"):
             theta, cotangent = tanh_theta(0.9), np.linspace(-1, 1, 6)
-            series, _ = gradient("anderson", adjoint.neumann(steps), theta, cotangent, rtol=1e-12)
-            fixed, _ = gradient("anderson", adjoint.rbp(steps + 1), theta, cotangent, rtol=1e-12)
+            series, _ = gradient("picard", adjoint.neumann(steps), theta, cotangent, rtol=1e-12)
+            fixed, _ = gradient("picard", adjoint.rbp(steps + 1), theta, cotangent, rtol=1e-12)
             for a, b in zip(series, fixed, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
 
@@ -253,7 +258,9 @@ def test_probe_of_a_batch_has_one_entry_per_example():
 
     def loss(theta, probe):
         how = adjoint.implicit(linear.richardson(max_steps=500))
-        x, _ = solvers.fixed_point(tanh_map, theta, jnp.zeros(6), adjoint=how, probe=probe)
+        x, _ = solvers.fixed_point(
+            tanh_map, theta, jnp.zeros(6), method="picard", adjoint=how, probe=probe
+        )
         return jnp.sum(x)
 
     def total(theta, probe):
@@ -273,7 +280,7 @@ def test_failed_backward_solve_follows_its_policy_and_spares_the_others(policy):
     def loss(theta, probe):
         how = adjoint.implicit(linear.richardson(rtol=1e-4, max_steps=15), on_failure=policy)
         x, _ = solvers.fixed_point(
-            tanh_map, theta, jnp.zeros(6), method="newton", adjoint=how, probe=probe
+            tanh_map, theta, jnp.zeros(6), method="anderson", adjoint=how, probe=probe
         )
         return jnp.sum(x)
 
@@ -312,7 +319,7 @@ def test_integer_leaves_in_theta_pass_through():
     theta = {"order": jnp.array([2, 0, 1]), "bias": jnp.arange(3.0)}
 
     def loss(theta, how):
-        return jnp.sum(solvers.fixed_point(f, theta, jnp.zeros(3), adjoint=how)[0])
+        return jnp.sum(solvers.fixed_point(f, theta, jnp.zeros(3), method="picard", adjoint=how)[0])
 
     results = [
         jax.grad(lambda bias, how=how: loss({**theta, "bias": bias}, how))(theta["bias"])

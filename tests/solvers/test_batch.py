@@ -114,7 +114,7 @@ def test_compaction_saves_work():
 def test_compacted_takes_any_batch_size(batch):
     weight, _ = heavy_tail()
     bias = jnp.ones((batch, 6))
-    x, info = shrunk((weight, bias))
+    x, info = shrunk((weight, bias), method="picard")
     assert x.shape == (batch, 6)
     assert info.steps.shape == (batch,)
     assert np.all(info.converged)
@@ -126,7 +126,7 @@ def test_compacted_leaves_a_failed_example_out_of_the_shared_gradient():
     how = adjoint.implicit(on_failure="zero")
 
     def loss(weight, bias):
-        x, info = shrunk((weight, bias), adjoint=how)
+        x, info = shrunk((weight, bias), method="picard", adjoint=how)
         return jnp.sum(x), info
 
     got, info = jax.grad(loss, has_aux=True)(weight, sick)

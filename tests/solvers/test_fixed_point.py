@@ -46,16 +46,18 @@ def test_finds_the_fixed_point_of_a_contraction_alone_and_in_a_batch(name, dtype
             )
 
         x, info = jax.jit(jax.vmap(run))(batch)
-        alone = jax.jit(run)
+        assert np.all(info.converged)
         for index, theta in enumerate(thetas):
-            x_alone, info_alone = alone(jax.tree.map(lambda leaf, i=index: leaf[i], batch))
-            assert info_alone.converged
-            np.testing.assert_allclose(x_alone, tanh_solution(*theta), rtol=0, atol=100 * rtol)
-            assert info.status[index] == info_alone.status
-            assert info.steps[index] == info_alone.steps
-            np.testing.assert_allclose(x[index], x_alone, rtol=0, atol=100 * rtol)
-            residual = np.linalg.norm(tanh_map(theta, np.asarray(x_alone, np.float64)) - x_alone)
-            assert residual <= 3 * rtol * np.linalg.norm(x_alone)
+            np.testing.assert_allclose(x[index], tanh_solution(*theta), rtol=0, atol=100 * rtol)
+            image = np.tanh(theta[0] @ np.asarray(x[index], np.float64) + theta[1])
+            assert np.linalg.norm(image - x[index]) <= 3 * rtol * np.linalg.norm(image)
+        if dtype == "float32":
+            alone = jax.jit(run)
+            for index in range(len(thetas)):
+                x_alone, info_alone = alone(jax.tree.map(lambda leaf, i=index: leaf[i], batch))
+                assert info.status[index] == info_alone.status
+                assert info.steps[index] == info_alone.steps
+                np.testing.assert_allclose(x[index], x_alone, rtol=0, atol=10 * rtol)
 
 
 @pytest.mark.parametrize("name", ["newton", "auto", "newton_gmres"])
