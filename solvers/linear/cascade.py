@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class LinearCascade:
         for solver in self.solvers[1:]:
             done = info.converged
             # A solved example meets its own right-hand side: it starts converged and takes no step.
-            target = jax.tree.map(lambda b, ax: jnp.where(done, ax, b), b, matvec(x))
+            target = jax.tree.map(partial(jnp.where, done), matvec(x), b)
             x, later = solver(matvec, target, x, precond, rtol=rtol)
             info = Info(
                 steps=info.steps + later.steps,
