@@ -1,1 +1,6 @@
 """Recurrent networks whose states are defined by an equation."""
+
+from implicit_rnn import cells
+from implicit_rnn.sequence import implicit, implicit_batch, switch, unroll
+
+__all__ = ["cells", "implicit", "implicit_batch", "switch", "unroll"]

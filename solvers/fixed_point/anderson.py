@@ -57,17 +57,22 @@ def _remember(
     """The memory with the latest pair in it; emptied when the last extrapolation went badly."""
     move, change = new.x - old.x, new.step - old.step
     before = norm(change)
+    others = jnp.arange(moves.shape[0]) != slot
+    total = jnp.zeros((), change.dtype)
     for _ in range(2):
-        overlap = lax.stop_gradient(changes.at[slot].set(0) @ change)
-        move = move - overlap @ moves.at[slot].set(0)
-        change = change - overlap @ changes.at[slot].set(0)
+        overlap = lax.stop_gradient(jnp.where(others, changes @ change, 0))
+        change = change - overlap @ changes
+        total = total + overlap
+    move = move - total @ moves
     after = norm(change)
     eps = jnp.finfo(change.dtype).eps
     useful = after > jnp.sqrt(eps) * before
     inverse = jnp.where(useful, 1 / jnp.where(useful, after, 1), 0)
-    moves = moves.at[slot].set(inverse * move)
-    changes = changes.at[slot].set(inverse * change)
+    # A selection, not a scatter, which is what an update at a row of its own becomes under vmap.
+    moves = jnp.where(others[:, None], moves, inverse * move)
+    changes = jnp.where(others[:, None], changes, inverse * change)
+    # A change of zero gives its move no weight: it is enough to forget the changes.
     bad = ~(new.size <= 4 * old.size)
-    keep = jnp.where(bad, 0, 1).astype(moves.dtype)
+    changes = jnp.where(bad, 0, 1).astype(changes.dtype) * changes
     slot = jnp.where(useful, (slot + 1) % moves.shape[0], slot)
-    return keep * moves, keep * changes, slot.astype(jnp.int32)
+    return moves, changes, slot.astype(jnp.int32)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from solvers.bands import Bands, splitting_inverse
-from solvers.fixed_point.base import FixedPointProblem, Point, Precondition, evaluate
+from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.vectors import Tree, Vector
 
 
 class State(NamedTuple):
-    point: Point
-    correction: Vector  # (I - B)^-1 (f(x) - x)
+    next: Vector  # x + damping (I - B)^-1 (f(x) - x)
 
 
 def precondition(bands: Callable[[Any, Tree], Bands]) -> Precondition:
@@ -38,9 +37,9 @@ def banded(bands: Callable[[Any, Tree], Bands], damping: float = 1.0) -> Method:
     def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
         correction = problem.precondition(inverse, x)(point.step)
-        return State(point, correction), point.progress()
+        return State(x + damping * correction), point.progress()
 
     def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return at(problem, state.point.x + damping * state.correction)
+        return at(problem, state.next)
 
     return Method(at, step, "banded")

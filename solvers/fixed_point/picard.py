@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from solvers.fixed_point.base import FixedPointProblem, Point, evaluate
+from typing import NamedTuple
+
+from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.vectors import Vector
+
+
+class State(NamedTuple):
+    next: Vector  # the iterate to be evaluated
 
 
 def picard(damping: float = 1.0) -> Method:
@@ -13,12 +19,11 @@ def picard(damping: float = 1.0) -> Method:
     Converges when the spectral radius of `(1 - damping) I + damping J` is below one.
     """
 
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[Point, Progress]:
+    def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
-        return point, point.progress()
+        return State(x + damping * point.step), point.progress()
 
-    def step(problem: FixedPointProblem, state: Point, _: Goal) -> tuple[Point, Progress]:
-        point = evaluate(problem, state.x + damping * state.step)
-        return point, point.progress()
+    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        return at(problem, state.next)
 
-    return Method(init, step, "picard")
+    return Method(at, step, "picard")

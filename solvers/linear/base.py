@@ -103,6 +103,10 @@ class LinearSolver:
         task, finish = self.prepare(matvec, b, x0, precond, rtol=rtol, trace=trace)
         return finish(*iterate.run(task))
 
+    def tolerance(self, b: Tree) -> float:
+        """The relative tolerance for a right-hand side of this precision."""
+        return epsilon(b) ** (2 / 3) if self.rtol is None else self.rtol
+
     def prepare(
         self,
         matvec: Operator,
@@ -116,10 +120,7 @@ class LinearSolver:
         """The problem in normal form, and the way back from its solution to `(x, Info)`."""
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-        if rtol is None:
-            rtol = self.rtol
-        if rtol is None:
-            rtol = epsilon(b) ** (2 / 3)
+        rtol = self.tolerance(b) if rtol is None else rtol
         dtype, unravel = working_dtype(b), unraveler(b)
 
         def on_vectors(function: Operator) -> Callable[[Vector], Vector]:

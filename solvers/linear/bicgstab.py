@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver, negligible, ratio, reliable
@@ -23,7 +22,7 @@ class State(NamedTuple):
     size: jax.Array  # ||residual||
     shadow_norm: jax.Array
     rho: jax.Array  # <shadow, residual>
-    peak: jax.Array  # largest residual norm since the last restart
+    drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
     restart: jax.Array  # bool: the next step recomputes the residual and starts afresh
     restart_norm: jax.Array  # residual norm at the last restart
     in_vain: jax.Array  # restarts in a row that gained nothing
@@ -72,15 +71,13 @@ def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progr
     beta = jnp.where(restart, 0, ratio(rho, state.rho) * ratio(alpha, omega))
     breakdown |= ~jnp.isfinite(beta)
     direction = residual + beta * (state.direction - omega * v)
-    peak = jnp.where(restart, size, jnp.maximum(state.peak, size))
-
-    def doubtful() -> jax.Array:
-        gain = ratio(jnp.sqrt(v_square), norm(state.direction))
-        return ~restart & ~reliable(jnp.maximum(peak, gain * norm(value)), goal.residual)
-
-    again = lax.cond(size <= goal.residual, doubtful, lambda: breakdown & ~restart)
+    gain = ratio(jnp.sqrt(t_square), half_norm)
+    drift = jnp.maximum(state.drift, jnp.maximum(size, gain * norm(value)))
+    drift = jnp.where(restart, size, drift)
+    doubtful = ~reliable(drift, goal.residual)
+    again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
     new = State(
-        value, residual, shadow, direction, size, shadow_norm, rho, peak, again,
+        value, residual, shadow, direction, size, shadow_norm, rho, drift, again,
         jnp.where(restart, size, state.restart_norm), in_vain,
     )  # fmt: skip
     return new, Progress(

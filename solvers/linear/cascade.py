@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,14 +30,19 @@ class LinearCascade:
         x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol)
         for solver in self.solvers[1:]:
             done = info.converged
-            # A solved example meets its own right-hand side: it starts converged and takes no step.
-            target = jax.tree.map(partial(jnp.where, done), matvec(x), b)
-            x, later = solver(matvec, target, x, precond, rtol=rtol)
+            # Correction form: an example that is done has nothing left to correct.
+            rest = jax.tree.map(lambda b, ax: jnp.where(done, 0, b - ax), b, matvec(x))  # noqa: B023
+            left = info.residual
+            tolerance = solver.tolerance(b) if rtol is None else rtol
+            correction, later = solver(
+                matvec, rest, None, precond, rtol=jnp.minimum(tolerance / left, 1)
+            )
+            x = jax.tree.map(jnp.add, x, correction)
             info = Info(
                 steps=info.steps + later.steps,
-                residual=jnp.where(done, info.residual, later.residual),
+                residual=jnp.where(done, left, left * later.residual),
                 status=jnp.where(done, info.status, later.status),
-                evaluations=info.evaluations + later.evaluations,
+                evaluations=info.evaluations + later.evaluations + 1,
             )
         return x, info
 
@@ -47,7 +51,7 @@ def cascade(*solvers: LinearSolver) -> LinearCascade:
     """`cascade(richardson(max_steps=20), bicgstab())`: the second solves what the first did not.
 
     Under `vmap` an example that is solved takes no further step, and when all are, a later solver
-    costs two products.
+    costs one product.
     """
     if not solvers:
         raise ValueError("a cascade needs at least one solver")

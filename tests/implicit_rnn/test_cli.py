@@ -49,6 +49,7 @@ def test_an_output_that_cannot_be_made_is_an_error_not_a_traceback(
     assert "file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_demonstration_agrees_with_the_dense_gradient_and_writes_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -355,3 +355,26 @@ def test_failure_policy_applies_to_the_failed_examples_only(policy):
     np.testing.assert_allclose(x[0], jnp.linalg.solve(batch[0], b), atol=1e-3)
     expected = {"best": np.isfinite, "zero": lambda v: v == 0, "nan": np.isnan}[policy]
     assert np.all(expected(np.asarray(x[1])))
+
+
+def test_cascade_hands_on_only_what_the_first_solver_left():
+    kinds = matrices()
+    batch = jnp.asarray(np.stack([kinds["well_conditioned"], kinds["nonsymmetric"]]), jnp.float32)
+    b = jnp.asarray(right_hand_side(), jnp.float32)
+    solver = linear.cascade(linear.richardson(rtol=1e-5, max_steps=15), linear.gmres(rtol=1e-5))
+
+    def run(matrix):
+        return solvers.linear_solve(lambda v: matrix @ v, b, solver=solver)
+
+    x, info = jax.jit(jax.vmap(run))(batch)
+    assert np.all(info.converged)
+    assert info.steps[0] < 15 < info.steps[1]
+    for index in range(2):
+        np.testing.assert_allclose(x[index], np.linalg.solve(batch[index], b), atol=1e-3)
+        gap = np.linalg.norm(batch[index] @ x[index] - b) / np.linalg.norm(b)
+        np.testing.assert_allclose(info.residual[index], gap, rtol=0.3)
+    gradient = jax.grad(lambda matrix: jnp.sum(run(matrix)[0]))(batch[1])
+    w = np.linalg.solve(kinds["nonsymmetric"].T, np.ones(SIZE))
+    np.testing.assert_allclose(gradient, -np.outer(w, x[1]), atol=1e-2)
+    with pytest.raises(ValueError, match="at least one"):
+        linear.cascade()

@@ -1,0 +1,86 @@
+"""What every cell is: a record of pure functions over parameter pytrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from solvers import Bands
+
+Params = Any
+State = Any
+
+
+class Cell(NamedTuple):
+    """One recurrent cell: `state_t = step(params, xi_t, *neighbours)`.
+
+    Attributes:
+      name: for messages.
+      hidden_size: width of every component of the state.
+      init: `(key, input_size) -> params`.
+      project: `(params, x) -> xi` for `x` of shape `[..., input_size]`: all that does not depend on
+        the state. Done once, outside a solve.
+      step: `(params, xi_t, *neighbours) -> state_t`, one neighbour for each entry of `stencil`.
+      output: `state -> [..., hidden_size]`, what the next layer sees.
+      initial_state: `params -> state` before the first step.
+      final_state: `params -> state` after the last step; only cells that look ahead have one.
+      stencil: offsets in time of the neighbours: `(-1,)` is causal, `(-1, 1)` implicit.
+      sweep: `(params, xi, states) -> new states` for a whole sequence, where `states` is longer
+        than `xi` by the reach of the stencil at either end. None: `step` at every time.
+      bands: `(params, xi, states) -> Bands`, the cheap part of the Jacobian of `sweep` that couples
+        a channel with itself at neighbouring times; None if there is none.
+      retention: `(params, xi_t, state) -> state`, for causal cells: by how much a step keeps each
+        entry of the state it is given, all else equal. What the bands of `implicit(cell)` are
+        made of.
+      causal_step: `(params, xi_t, previous state) -> state_t`, for cells that look ahead: the step
+        that does not, for a start.
+      bounds: spectral norms that keep the solve cheap through training (`spectral.bounded`): a tree
+        of numbers like a part of the parameters; a leaf `[d, k d]` is k matrices.
+      switch: `(params, xi, states) -> [..., len(stencil), hidden_size]`: how much each neighbour is
+        listened to; None for cells without.
+    """
+
+    name: str
+    hidden_size: int
+    init: Callable[[jax.Array, int], Params]
+    project: Callable[[Params, jax.Array], Any]
+    step: Callable[..., State]
+    output: Callable[[State], jax.Array]
+    initial_state: Callable[[Params], State]
+    final_state: Callable[[Params], State] | None = None
+    stencil: tuple[int, ...] = (-1,)
+    sweep: Callable[[Params, Any, State], State] | None = None
+    bands: Callable[[Params, Any, State], Bands] | None = None
+    retention: Callable[[Params, Any, State], State] | None = None
+    causal_step: Callable[[Params, Any, State], State] | None = None
+    bounds: Any = None
+    switch: Callable[[Params, Any, State], jax.Array] | None = None
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How far the stencil looks back and ahead."""
+        return max(0, -min(self.stencil)), max(0, max(self.stencil))
+
+
+def neighbour(states: State, offset: int, reach: tuple[int, int]) -> State:
+    """`state_{t + offset}` for every `t`, from states longer by the reach at either end."""
+    before, after = reach
+
+    def shifted(leaf: jax.Array) -> jax.Array:
+        return leaf[before + offset : leaf.shape[0] - after + offset]
+
+    return jax.tree.map(shifted, states)
+
+
+def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Array:
+    """A weight matrix `[in, out]` with entries of variance `gain^2 / in`."""
+    return gain * jax.random.normal(key, shape) / jnp.sqrt(max(shape[0], 1))
+
+
+def orthogonal(key: jax.Array, size: int, copies: int = 1, gain: float = 1.0) -> jax.Array:
+    """`copies` orthogonal matrices side by side: `[size, copies * size]`."""
+    make = jax.nn.initializers.orthogonal(gain)
+    return jnp.concatenate([make(k, (size, size)) for k in jax.random.split(key, copies)], axis=1)

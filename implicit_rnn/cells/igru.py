@@ -1,0 +1,19 @@
+"""The implicit GRU: equation 2 of the 2017 paper."""
+
+from __future__ import annotations
+
+from implicit_rnn.cells.base import Cell
+from implicit_rnn.cells.gru import gru
+from implicit_rnn.cells.implicit import Boundary, implicit
+
+
+def igru(
+    hidden_size: int,
+    *,
+    update_bias: float = 0.0,
+    stencil: tuple[int, ...] = (-1, 1),
+    boundary: Boundary = "zero",
+) -> Cell:
+    """`implicit(gru(hidden_size))`: a GRU whose previous state is a mix of both neighbours."""
+    cell = implicit(gru(hidden_size, update_bias=update_bias), stencil=stencil, boundary=boundary)
+    return cell._replace(name="igru")

@@ -1,0 +1,87 @@
+"""The plainest implicit cell: tanh of input, past and future."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from implicit_rnn.cells.base import Cell, Params, dense, neighbour, orthogonal
+from implicit_rnn.cells.implicit import Boundary
+from solvers import Bands
+
+
+def irnn(
+    hidden_size: int, *, stencil: tuple[int, ...] = (-1, 1), boundary: Boundary = "zero"
+) -> Cell:
+    """`h_t = tanh(W x_t + sum_k U_k h_{t+k} + b)` over the offsets `k` of the stencil.
+
+    Parameters: `input` `[in, d]`, `bias` `[d]`, `recurrent` `[d, k d]`, and `start` and `end` if
+    the boundary states are learnt.
+    """
+    if boundary not in ("zero", "learnt"):
+        raise ValueError(f'boundary must be "zero" or "learnt", got {boundary!r}')
+    d = hidden_size
+    reach = max(0, -min(stencil)), max(0, max(stencil))
+
+    def init(key: jax.Array, input_size: int) -> Params:
+        keys = jax.random.split(key, 2)
+        params = {
+            "input": dense(keys[0], (input_size, d)),
+            "bias": jnp.zeros(d),
+            "recurrent": orthogonal(keys[1], d, copies=len(stencil), gain=0.8 / len(stencil)),
+        }
+        if boundary == "learnt":
+            params |= {"start": jnp.zeros(d), "end": jnp.zeros(d)}
+        return params
+
+    def project(params: Params, x: jax.Array) -> jax.Array:
+        return x @ params["input"] + params["bias"]
+
+    def step(params: Params, xi: jax.Array, *neighbours: jax.Array) -> jax.Array:
+        return jnp.tanh(xi + jnp.concatenate(neighbours, axis=-1) @ _stacked(params))
+
+    def _stacked(params: Params) -> jax.Array:
+        return jnp.concatenate(jnp.split(params["recurrent"], len(stencil), axis=1), axis=0)
+
+    def sweep(params: Params, xi: jax.Array, states: jax.Array) -> jax.Array:
+        products = states @ params["recurrent"]
+        for i, offset in enumerate(stencil):
+            xi = xi + neighbour(products[:, i * d : (i + 1) * d], offset, reach)
+        return jnp.tanh(xi)
+
+    def causal_step(params: Params, xi: jax.Array, previous: jax.Array) -> jax.Array:
+        return jnp.tanh(xi + previous @ params["recurrent"][:, :d])
+
+    def bands(params: Params, xi: jax.Array, states: jax.Array) -> Bands:
+        slope = 1 - sweep(params, xi, states) ** 2
+
+        def band(offset: int) -> jax.Array:
+            if offset not in stencil:
+                return jnp.zeros_like(slope)
+            i = stencil.index(offset)
+            return slope * jnp.diagonal(params["recurrent"][:, i * d : (i + 1) * d])
+
+        return Bands(lower=band(-1), upper=band(1))
+
+    def edge(name: str) -> Callable[[Params], jax.Array]:
+        if boundary == "learnt":
+            return lambda params: params[name]
+        return lambda params: jnp.zeros(d, params["bias"].dtype)
+
+    return Cell(
+        name="irnn",
+        hidden_size=d,
+        init=init,
+        project=project,
+        step=step,
+        output=lambda h: h,
+        initial_state=edge("start"),
+        final_state=edge("end"),
+        stencil=tuple(stencil),
+        sweep=sweep,
+        bands=bands,
+        causal_step=causal_step,
+        bounds={"recurrent": 0.9 / len(stencil)},
+    )

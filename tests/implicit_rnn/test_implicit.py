@@ -1,0 +1,453 @@
+"""The implicit layer: its equation, its gradients, its padding and its failures."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import implicit_rnn
+import solvers
+from implicit_rnn import cells
+from implicit_rnn.cells.base import neighbour
+from solvers import adjoint, linear
+
+TIME, WIDTH, INPUTS = 7, 4, 3
+CELLS = {
+    "igru": cells.igru(WIDTH),
+    "ilstm": cells.ilstm(WIDTH),
+    "irnn": cells.irnn(WIDTH),
+    "learnt": cells.igru(WIDTH, boundary="learnt"),
+    "wide": cells.igru(WIDTH, stencil=(-2, -1, 1, 3)),
+    "wide_irnn": cells.irnn(WIDTH, stencil=(-1, 1, 2)),
+}
+METHODS = [
+    "auto", "banded", "newton", "newton_bicgstab", "polynomial", "picard", "anderson", "broyden",
+]  # fmt: skip
+
+
+def example(cell, time=TIME, inputs=INPUTS, seed=0, scale=1.0):
+    """Random parameters (biases and boundaries too) and inputs."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    params = cell.init(keys[0], inputs)
+    noise = [
+        0.3 * jax.random.normal(k, leaf.shape)
+        for k, leaf in zip(
+            jax.random.split(keys[1], len(jax.tree.leaves(params))),
+            jax.tree.leaves(params),
+            strict=True,
+        )
+    ]
+    shift = jax.tree.unflatten(jax.tree.structure(params), noise)
+    params = jax.tree.map(lambda p, n: scale * p + (n if p.ndim == 1 else 0 * p), params, shift)
+    return params, jax.random.normal(keys[2], (time, inputs))
+
+
+def residual(cell, params, xs, states):
+    """`F(H) - H` from `step` alone, time by time: no sweep, no mask, no bands."""
+    xi = cell.project(params, xs)
+    time = xs.shape[0]
+
+    def at(t):
+        if t < 0:
+            return cell.initial_state(params)
+        if t >= time:
+            return cell.final_state(params)
+        return jax.tree.map(lambda leaf: leaf[t], states)
+
+    def row(t):
+        here = jax.tree.map(lambda leaf: leaf[t], xi)
+        return cell.step(params, here, *[at(t + k) for k in cell.stencil])
+
+    rows = [row(t) for t in range(time)]
+    images = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    return jax.tree.map(jnp.subtract, images, states)
+
+
+def dense_solution(cell, params, xs):
+    """Newton with a dense Jacobian in float64."""
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros((xs.shape[0], *leaf.shape)), cell.initial_state(params)
+    )
+    flat, unravel = jax.flatten_util.ravel_pytree(zero)
+
+    def g(flat):
+        return jax.flatten_util.ravel_pytree(residual(cell, params, xs, unravel(flat)))[0]
+
+    g, jacobian = jax.jit(g), jax.jit(jax.jacobian(g))
+    for _ in range(30):
+        flat = flat - jnp.linalg.solve(jacobian(flat), g(flat))
+    assert float(jnp.abs(g(flat)).max()) < 1e-12
+    return unravel(flat)
+
+
+def exact(cell):
+    """A backward solve to rounding level that is cheap to compile."""
+    return implicit_rnn.sequence.banded_adjoint(cell, rtol=1e-12, cascade=False)
+
+
+def sigmoid(a):
+    return 1 / (1 + np.exp(-a))
+
+
+def test_igru_is_equation_2_of_the_paper():
+    cell = CELLS["igru"]
+    params, xs = example(cell)
+    before, after = np.random.default_rng(0).standard_normal((2, WIDTH))
+    got = cell.step(
+        params, jax.tree.map(lambda leaf: leaf[0], cell.project(params, xs)), before, after
+    )
+    p = jax.tree.map(np.asarray, params)
+    x, d, inner, switch = np.asarray(xs[0]), WIDTH, p["cell"], p["switch"]
+    wz, wr, w = np.split(inner["input"], 3, axis=1)
+    bz, br, b = np.split(inner["bias"], 3)
+    uz, ur = np.split(inner["gates"], 2, axis=1)
+    wp, wn = np.split(switch["input"], 2, axis=1)
+    up, un = np.split(switch["recurrent"], 2, axis=1)
+    bp, bn = np.split(switch["bias"], 2)
+    sp, sn = sigmoid(x @ wp + before @ up + bp), sigmoid(x @ wn + after @ un + bn)
+    s = sp / (sp + sn)
+    mix = s * before + (1 - s) * after
+    z, r = sigmoid(x @ wz + mix @ uz + bz), sigmoid(x @ wr + mix @ ur + br)
+    candidate = np.tanh(x @ w + (r * mix) @ inner["candidate"] + b)
+    np.testing.assert_allclose(got, (1 - z) * mix + z * candidate, rtol=1e-5, atol=1e-6)
+    assert got.shape == (d,)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_sweep_is_the_step_at_every_time_and_bands_are_part_of_its_jacobian(name):
+    with jax.enable_x64(True):
+        cell = CELLS[name]
+        params, xs = example(cell)
+        states = jax.tree.map(
+            lambda leaf: 0.5 * jax.random.normal(jax.random.key(2), (TIME, *leaf.shape)),
+            cell.initial_state(params),
+        )
+        equation = implicit_rnn.sequence._equation(cell, params, xs, None, None, None)
+        around = implicit_rnn.sequence._extended(cell, equation, states)
+        swept = cell.sweep(params, equation.xi, around)
+        expected = jax.tree.map(jnp.add, residual(cell, params, xs, states), states)
+        for a, b in zip(jax.tree.leaves(swept), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+        near = neighbour(around, -1, cell.reach)
+        for leaf, state in zip(jax.tree.leaves(near), jax.tree.leaves(states), strict=True):
+            np.testing.assert_array_equal(leaf[1:], state[:-1])
+        found = cell.bands(params, equation.xi, around)
+        assert jax.tree.structure(found.lower) == jax.tree.structure(states)
+        assert all(np.all(np.abs(leaf) <= 1) for leaf in jax.tree.leaves(found))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_solution_equals_a_dense_newton_solve(name):
+    with jax.enable_x64(True):
+        cell = CELLS[name]
+        params, xs = example(cell)
+        expected = dense_solution(cell, params, xs)
+        states, info = implicit_rnn.implicit(cell, params, xs, rtol=1e-12, method="banded")
+        assert info.converged
+        for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_finds_the_same_states(method):
+    cell = CELLS["igru"]
+    params, xs = example(cell)
+    expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-6, method="banded")
+    states, info = jax.jit(
+        lambda params, xs: implicit_rnn.implicit(cell, params, xs, method=method)
+    )(params, xs)
+    assert info.converged
+    np.testing.assert_allclose(states, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("time", "width"), [(1, 1), (2, 3), (10_000, 2), (5, 300)])
+def test_any_length_and_width(time, width):
+    cell = cells.igru(width)
+    params, xs = example(cell, time)
+    states, info = jax.jit(
+        lambda p, x: implicit_rnn.implicit(cell, p, x, rtol=1e-4, method="banded")
+    )(params, xs)
+    assert info.converged
+    assert states.shape == (time, width)
+    image = implicit_rnn.sequence.equation_map(cell)(
+        implicit_rnn.sequence._equation(cell, params, xs, None, None, None), states
+    )
+    assert jnp.linalg.norm(image - states) <= 2e-4 * jnp.linalg.norm(states)
+
+
+@pytest.mark.parametrize("name", ["igru", "ilstm", "learnt", "wide"])
+def test_gradients_match_finite_differences(name):
+    with jax.enable_x64(True):
+        cell = CELLS[name]
+        params, xs = example(cell, time=5)
+        edge = jax.tree.map(lambda leaf: leaf + 0.2, cell.initial_state(params))
+
+        @jax.jit
+        def loss(params, xs, edge):
+            states, _ = implicit_rnn.implicit(
+                cell, params, xs, initial_state=edge, final_state=edge, rtol=1e-12,
+                method="banded", adjoint=exact(cell),
+            )  # fmt: skip
+            return jnp.sum(jnp.sin(3 * cell.output(states)))
+
+        point = (params, xs, edge)
+        flat, unravel = jax.flatten_util.ravel_pytree(point)
+        direction = jax.random.normal(jax.random.key(9), flat.shape)
+        gradient, _ = jax.flatten_util.ravel_pytree(jax.grad(loss, argnums=(0, 1, 2))(*point))
+        h = 1e-5
+        numeric = (loss(*unravel(flat + h * direction)) - loss(*unravel(flat - h * direction))) / (
+            2 * h
+        )
+        np.testing.assert_allclose(jnp.vdot(gradient, direction), numeric, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["auto", "implicit", "rbp", "neumann", "cg_rbp", "tbptt", "tangent"],
+)
+def test_adjoints_agree_on_the_gradient(how):
+    with jax.enable_x64(True):
+        cell = CELLS["igru"]
+        params, xs = example(cell, time=5)
+        choices = {
+            "implicit": adjoint.implicit(linear.gmres(rtol=1e-11)),
+            "rbp": adjoint.rbp(rtol=1e-11),
+            "neumann": adjoint.neumann(150),
+            "cg_rbp": adjoint.cg_rbp(rtol=1e-11),
+            "tbptt": adjoint.tbptt(150),
+            "tangent": adjoint.tangent(linear.gmres(rtol=1e-11)),
+        }
+
+        def loss(params, how):
+            states, _ = implicit_rnn.implicit(
+                cell, params, xs, rtol=1e-12, adjoint=how, method="banded"
+            )
+            return jnp.sum(states**3)
+
+        expected = jax.jit(jax.grad(lambda p: loss(p, exact(cell))))(params)
+        got = jax.jit(jax.grad(lambda p: loss(p, choices.get(how, how))))(params)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-7)
+
+
+def test_hessian_vector_product_and_probe():
+    with jax.enable_x64(True):
+        cell = CELLS["igru"]
+        params, xs = example(cell, time=4)
+
+        def loss(xs, probe=None):
+            states, _ = implicit_rnn.implicit(
+                cell, params, xs, rtol=1e-13, method="banded", adjoint=exact(cell), probe=probe
+            )
+            return jnp.sum(states**2)
+
+        seen = jax.grad(loss, argnums=1)(xs, solvers.adjoint_probe())
+        assert seen.converged
+        assert seen.steps > 0
+        direction = jnp.ones_like(xs)
+        product = jax.jit(jax.grad(lambda xs: jnp.vdot(jax.grad(loss)(xs), direction)))(xs)
+        h, gradient = 1e-5, jax.jit(jax.grad(loss))
+        numeric = (gradient(xs + h * direction) - gradient(xs - h * direction)) / (2 * h)
+        np.testing.assert_allclose(product, numeric, atol=1e-7)
+
+
+@pytest.mark.parametrize("garbage", [1e3, np.nan])
+@pytest.mark.parametrize("length", [0, 1, 4])
+def test_padding_changes_nothing(length, garbage):
+    cell = CELLS["learnt"]
+    params, xs = example(cell)
+    padded = xs.at[length:].set(garbage)
+
+    how = implicit_rnn.sequence.banded_adjoint(cell, cascade=False)
+
+    def loss(params, xs, length):
+        states, info = implicit_rnn.implicit(
+            cell, params, xs, length=length, method="banded", adjoint=how
+        )
+        return jnp.sum(jnp.sin(2 * states)), (states, info)
+
+    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+    (value, (states, info)), (params_bar, xs_bar) = both(params, padded, length)
+    assert np.all(states[length:] == 0)
+    assert np.all(xs_bar[length:] == 0)
+    assert info.converged
+    if length == 0:
+        assert value == 0
+        assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(params_bar))
+        return
+    (short, (short_states, short_info)), (short_params_bar, short_xs_bar) = both(
+        params, xs[:length], length
+    )
+    assert info.steps == short_info.steps
+    np.testing.assert_allclose(value, short, rtol=1e-5)
+    np.testing.assert_allclose(states[:length], short_states, atol=1e-6)
+    np.testing.assert_allclose(xs_bar[:length], short_xs_bar, atol=1e-5)
+    pairs = zip(jax.tree.leaves(params_bar), jax.tree.leaves(short_params_bar), strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_batches_by_vmap_and_by_compaction_agree():
+    cell = CELLS["igru"]
+    params, _ = example(cell)
+    xs = jax.random.normal(jax.random.key(5), (6, TIME, INPUTS))
+    lengths = jnp.array([7, 0, 3, 1, 5, 7])
+    how = implicit_rnn.sequence.banded_adjoint(cell, cascade=False)
+
+    def by_vmap(params):
+        states, info = jax.vmap(
+            lambda x, n: implicit_rnn.implicit(
+                cell, params, x, length=n, method="banded", adjoint=how
+            )
+        )(xs, lengths)
+        return jnp.sum(states**2), (states, info)
+
+    def compacted(params):
+        states, info = implicit_rnn.implicit_batch(
+            cell, params, xs, length=lengths, method="banded", adjoint=how, levels=2
+        )
+        return jnp.sum(states**2), (states, info)
+
+    g1, (h1, i1) = jax.jit(jax.grad(by_vmap, has_aux=True))(params)
+    g2, (h2, i2) = jax.jit(jax.grad(compacted, has_aux=True))(params)
+    np.testing.assert_array_equal(i1.steps, i2.steps)
+    np.testing.assert_allclose(h1, h2, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(g1), jax.tree.leaves(g2), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [3.0, 10.0])
+def test_stiff_weights_are_solved_or_reported_and_spare_the_others(scale):
+    cell = cells.igru(16)
+    calm, xs = example(cell, time=20)
+    stiff, _ = example(cell, time=20, scale=scale, seed=1)
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), calm, stiff, calm)
+
+    def one(params):
+        states, info = implicit_rnn.implicit(cell, params, xs)
+        return states, info
+
+    states, info = jax.jit(jax.vmap(one))(batch)
+    alone, info_alone = jax.jit(one)(calm)
+    assert np.all(np.isfinite(states))
+    assert not np.any(np.isnan(info.residual))
+    for index in (0, 2):
+        assert info.steps[index] == info_alone.steps
+        np.testing.assert_allclose(states[index], alone, atol=1e-4)
+    if info.converged[1]:
+        gap = jnp.concatenate(
+            [g.ravel() for g in jax.tree.leaves(residual(cell, stiff, xs, states[1]))]
+        )
+        assert jnp.linalg.norm(gap) <= 1e-3 * jnp.linalg.norm(states[1])
+
+
+def test_starts_lead_to_the_same_states_and_a_race_names_its_winner():
+    cell = CELLS["ilstm"]
+    params, xs = example(cell)
+    key, banded = jax.random.key(4), {"method": "banded"}
+    expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-6, **banded)
+    for start in ("zeros", "random", "forward", "bidirectional", expected):
+        states, info = implicit_rnn.implicit(
+            cell, params, xs, start=start, key=key, length=5, **banded
+        )
+        assert info.converged
+        assert np.all(states.c[5:] == 0)
+    states, info = implicit_rnn.implicit(cell, params, xs, start=expected, **banded)
+    assert info.steps == 0
+    states, info = implicit_rnn.implicit(
+        cell, params, xs, start=["random", expected, "forward"], key=key, **banded
+    )
+    assert info.winner == 1
+    np.testing.assert_allclose(states.h, expected.h, atol=1e-3)
+
+
+def test_cell_without_bands_is_probed():
+    with jax.enable_x64(True):
+        cell = cells.igru(WIDTH)
+        params, xs = example(cell)
+        bare = cell._replace(bands=None)
+        expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-9, method="banded")
+        states, info = implicit_rnn.implicit(bare, params, xs, rtol=1e-9, method="banded")
+        assert info.converged
+        np.testing.assert_allclose(states, expected, atol=1e-7)
+        # A map whose channels do not mix is probed exactly.
+        scale = jax.random.uniform(jax.random.key(3), (3, TIME, WIDTH), minval=-0.3, maxval=0.3)
+
+        def tridiagonal(_, x):
+            zero = jnp.zeros((1, WIDTH))
+            before, after = jnp.concatenate([zero, x[:-1]]), jnp.concatenate([x[1:], zero])
+            return scale[0] * before + scale[1] * x + scale[2] * after
+
+        found = implicit_rnn.sequence.probed_bands(tridiagonal, samples=1)((), states)
+        np.testing.assert_allclose(found.lower[1:], scale[0, 1:], atol=1e-12)
+        np.testing.assert_allclose(found.diagonal, scale[1], atol=1e-12)
+        np.testing.assert_allclose(found.upper[:-1], scale[2, :-1], atol=1e-12)
+
+
+def test_switch_values_are_shares():
+    cell = CELLS["wide"]
+    params, xs = example(cell)
+    states, _ = implicit_rnn.implicit(cell, params, xs, length=5, method="banded")
+    values = implicit_rnn.switch(cell, params, xs, states, length=5)
+    assert values.shape == (TIME, 4, WIDTH)
+    np.testing.assert_allclose(values[:5].sum(axis=1), 1, rtol=1e-5)
+    assert np.all(values[5:] == 0)
+    extreme = jax.tree.map(lambda leaf: -300 * jnp.ones_like(leaf), params["switch"])
+    values = implicit_rnn.switch(cell, {**params, "switch": extreme}, jnp.abs(xs), states)
+    assert np.all(np.isfinite(values))
+
+
+def test_unroll_equals_a_python_loop_in_both_directions():
+    for cell in (cells.gru(WIDTH), cells.lstm(WIDTH)):
+        params, xs = example(cell)
+        for reverse in (False, True):
+            ys, last = implicit_rnn.unroll(cell, params, xs, length=5, reverse=reverse)
+            state, outputs = cell.initial_state(params), {}
+            for t in reversed(range(5)) if reverse else range(5):
+                state = cell.step(params, cell.project(params, xs[t]), state)
+                outputs[t] = cell.output(state)
+            expected = jnp.stack([outputs[t] for t in range(5)])
+            np.testing.assert_allclose(ys[:5], expected, atol=1e-6)
+            assert np.all(ys[5:] == 0)
+            np.testing.assert_allclose(cell.output(last), cell.output(state), atol=1e-6)
+
+
+def test_layer_lowers_for_cuda_and_tpu():
+    cell = CELLS["igru"]
+    params, xs = example(cell)
+
+    def loss(params, xs, length):
+        states, info = jax.vmap(lambda x, n: implicit_rnn.implicit(cell, params, x, length=n))(
+            xs, length
+        )
+        return jnp.sum(states), info
+
+    batch = jnp.stack([xs, xs])
+    program = export.export(jax.jit(jax.grad(loss, has_aux=True)), platforms=["cuda", "tpu"])
+    assert program(params, batch, jnp.array([7, 3])).platforms == ("cuda", "tpu")
+
+
+def test_bad_input_is_named():
+    cell = CELLS["igru"]
+    params, xs = example(cell)
+    with pytest.raises(ValueError, match=r"one sequence \[time, features\]"):
+        implicit_rnn.implicit(cell, params, xs[None])
+    with pytest.raises(ValueError, match="length must be a scalar"):
+        implicit_rnn.implicit(cell, params, xs, length=jnp.array([1, 2]))
+    with pytest.raises(ValueError, match="does not look ahead"):
+        implicit_rnn.implicit(cells.gru(WIDTH), params["cell"], xs)
+    with pytest.raises(ValueError, match="looks ahead"):
+        implicit_rnn.unroll(cell, params, xs)
+    with pytest.raises(ValueError, match="unknown method"):
+        implicit_rnn.implicit(cell, params, xs, method="newtn")
+    with pytest.raises(ValueError, match="pass key"):
+        implicit_rnn.implicit(cell, params, xs, start="random")
+    with pytest.raises(ValueError, match="start must be"):
+        implicit_rnn.implicit(cell, params, xs, start="ones")
+    with pytest.raises(ValueError, match="causal cell"):
+        cells.implicit(cell)
+    with pytest.raises(ValueError, match="stencil"):
+        cells.implicit(cells.gru(3), stencil=(-1, 0))
