@@ -85,16 +85,13 @@ def rbp(
     """Recurrent back-propagation, Algorithm 1: `z <- J^T z + c`, `steps` times or until `rtol`.
 
     From `start="zeros"`, `K + 1` steps equal `neumann(K)` (Proposition 3). The algorithm's own
-    start is `"uniform"` in [0, 1], which needs a `key`. A `precond` turns it into the
-    preconditioned iteration `z <- z + M^T (c - (I - J^T) z)`.
+    start is `"uniform"` in [0, 1], drawn with `key` (by default `jax.random.key(0)`, the same at
+    every call). A `precond` turns it into the preconditioned iteration
+    `z <- z + M^T (c - (I - J^T) z)`.
     """
     if start not in ("zeros", "uniform"):
         raise ValueError(f'start must be "zeros" or "uniform", got {start!r}')
-    draw = None
-    if start == "uniform":
-        if key is None:
-            raise ValueError('start="uniform" draws random numbers: pass key=jax.random.key(...)')
-        draw = partial(_uniform, key)
+    draw = partial(_uniform, key) if start == "uniform" else None
     linear = richardson(**_length("rbp", steps, rtol))
     return Adjoint("rbp", "reverse", linear, on_failure, precond, draw)
 
@@ -410,8 +407,9 @@ def _length(name: str, steps: int | None, rtol: float | None) -> dict:
     return {"rtol": rtol} if steps is None else {"max_steps": _count(steps), "truncated": True}
 
 
-def _uniform(key: jax.Array, like: Tree) -> Tree:
+def _uniform(key: jax.Array | None, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
+    key = jax.random.key(0) if key is None else key
     keys = jax.random.split(key, max(len(leaves), 1))
     draws = [
         jax.random.uniform(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=False)

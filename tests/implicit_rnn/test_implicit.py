@@ -45,6 +45,13 @@ def example(cell, time=TIME, inputs=INPUTS, seed=0, scale=1.0):
     return params, jax.random.normal(keys[2], (time, inputs))
 
 
+def run(cell, params, xs, **settings):
+    """`implicit` as one compiled program."""
+    return jax.jit(lambda params, xs: implicit_rnn.implicit(cell, params, xs, **settings))(
+        params, xs
+    )
+
+
 def residual(cell, params, xs, states):
     """`F(H) - H` from `step` alone, time by time: no sweep, no mask, no bands."""
     xi = cell.project(params, xs)
@@ -127,14 +134,15 @@ def test_sweep_is_the_step_at_every_time_and_bands_are_part_of_its_jacobian(name
         )
         equation = implicit_rnn.sequence._equation(cell, params, xs, None, None, None)
         around = implicit_rnn.sequence._extended(cell, equation, states)
-        swept = cell.sweep(params, equation.xi, around)
-        expected = jax.tree.map(jnp.add, residual(cell, params, xs, states), states)
+        swept = jax.jit(cell.sweep)(params, equation.xi, around)
+        gap = jax.jit(lambda params, xs, states: residual(cell, params, xs, states))
+        expected = jax.tree.map(jnp.add, gap(params, xs, states), states)
         for a, b in zip(jax.tree.leaves(swept), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-12)
         near = neighbour(around, -1, cell.reach)
         for leaf, state in zip(jax.tree.leaves(near), jax.tree.leaves(states), strict=True):
             np.testing.assert_array_equal(leaf[1:], state[:-1])
-        found = cell.bands(params, equation.xi, around)
+        found = jax.jit(cell.bands)(params, equation.xi, around)
         assert jax.tree.structure(found.lower) == jax.tree.structure(states)
         assert all(np.all(np.abs(leaf) <= 1) for leaf in jax.tree.leaves(found))
 
@@ -145,7 +153,7 @@ def test_solution_equals_a_dense_newton_solve(name):
         cell = CELLS[name]
         params, xs = example(cell)
         expected = dense_solution(cell, params, xs)
-        states, info = implicit_rnn.implicit(cell, params, xs, rtol=1e-12, method="banded")
+        states, info = run(cell, params, xs, rtol=1e-12, method="banded")
         assert info.converged
         for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-9)
@@ -155,10 +163,8 @@ def test_solution_equals_a_dense_newton_solve(name):
 def test_every_method_finds_the_same_states(method):
     cell = CELLS["igru"]
     params, xs = example(cell)
-    expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-6, method="banded")
-    states, info = jax.jit(
-        lambda params, xs: implicit_rnn.implicit(cell, params, xs, method=method)
-    )(params, xs)
+    expected, _ = run(cell, params, xs, rtol=1e-6, method="banded")
+    states, info = run(cell, params, xs, method=method)
     assert info.converged
     np.testing.assert_allclose(states, expected, atol=1e-3)
 
@@ -167,9 +173,7 @@ def test_every_method_finds_the_same_states(method):
 def test_any_length_and_width(time, width):
     cell = cells.igru(width)
     params, xs = example(cell, time)
-    states, info = jax.jit(
-        lambda p, x: implicit_rnn.implicit(cell, p, x, rtol=1e-4, method="banded")
-    )(params, xs)
+    states, info = run(cell, params, xs, rtol=1e-4, method="banded")
     assert info.converged
     assert states.shape == (time, width)
     image = implicit_rnn.sequence.equation_map(cell)(
@@ -244,7 +248,7 @@ def test_hessian_vector_product_and_probe():
             )
             return jnp.sum(states**2)
 
-        seen = jax.grad(loss, argnums=1)(xs, solvers.adjoint_probe())
+        seen = jax.jit(jax.grad(loss, argnums=1))(xs, solvers.adjoint_probe())
         assert seen.converged
         assert seen.steps > 0
         direction = jnp.ones_like(xs)
@@ -319,7 +323,7 @@ def test_batches_by_vmap_and_by_compaction_agree():
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [3.0, 10.0])
+@pytest.mark.parametrize("scale", [pytest.param(3.0, marks=pytest.mark.slow), 10.0])
 def test_stiff_weights_are_solved_or_reported_and_spare_the_others(scale):
     cell = cells.igru(16)
     calm, xs = example(cell, time=20)
@@ -348,18 +352,15 @@ def test_starts_lead_to_the_same_states_and_a_race_names_its_winner():
     cell = CELLS["ilstm"]
     params, xs = example(cell)
     key, banded = jax.random.key(4), {"method": "banded"}
-    expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-6, **banded)
+    expected, _ = run(cell, params, xs, rtol=1e-6, **banded)
     for start in ("zeros", "random", "forward", "bidirectional", expected):
-        states, info = implicit_rnn.implicit(
-            cell, params, xs, start=start, key=key, length=5, **banded
-        )
+        states, info = run(cell, params, xs, start=start, key=key, length=5, **banded)
         assert info.converged
         assert np.all(states.c[5:] == 0)
-    states, info = implicit_rnn.implicit(cell, params, xs, start=expected, **banded)
+    states, info = run(cell, params, xs, start=expected, **banded)
     assert info.steps == 0
-    states, info = implicit_rnn.implicit(
-        cell, params, xs, start=["random", expected, "forward"], key=key, **banded
-    )
+    starts = ["random", expected, "forward"]
+    states, info = run(cell, params, xs, start=starts, key=key, **banded)
     assert info.winner == 1
     np.testing.assert_allclose(states.h, expected.h, atol=1e-3)
 
@@ -369,8 +370,8 @@ def test_cell_without_bands_is_probed():
         cell = cells.igru(WIDTH)
         params, xs = example(cell)
         bare = cell._replace(bands=None)
-        expected, _ = implicit_rnn.implicit(cell, params, xs, rtol=1e-9, method="banded")
-        states, info = implicit_rnn.implicit(bare, params, xs, rtol=1e-9, method="banded")
+        expected, _ = run(cell, params, xs, rtol=1e-9, method="banded")
+        states, info = run(bare, params, xs, rtol=1e-9, method="banded")
         assert info.converged
         np.testing.assert_allclose(states, expected, atol=1e-7)
         # A map whose channels do not mix is probed exactly.
@@ -381,7 +382,7 @@ def test_cell_without_bands_is_probed():
             before, after = jnp.concatenate([zero, x[:-1]]), jnp.concatenate([x[1:], zero])
             return scale[0] * before + scale[1] * x + scale[2] * after
 
-        found = implicit_rnn.sequence.probed_bands(tridiagonal, samples=1)((), states)
+        found = jax.jit(implicit_rnn.sequence.probed_bands(tridiagonal, samples=1))((), states)
         np.testing.assert_allclose(found.lower[1:], scale[0, 1:], atol=1e-12)
         np.testing.assert_allclose(found.diagonal, scale[1], atol=1e-12)
         np.testing.assert_allclose(found.upper[:-1], scale[2, :-1], atol=1e-12)
@@ -390,7 +391,7 @@ def test_cell_without_bands_is_probed():
 def test_switch_values_are_shares():
     cell = CELLS["wide"]
     params, xs = example(cell)
-    states, _ = implicit_rnn.implicit(cell, params, xs, length=5, method="banded")
+    states, _ = run(cell, params, xs, length=5, method="banded")
     values = implicit_rnn.switch(cell, params, xs, states, length=5)
     assert values.shape == (TIME, 4, WIDTH)
     np.testing.assert_allclose(values[:5].sum(axis=1), 1, rtol=1e-5)

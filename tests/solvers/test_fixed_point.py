@@ -181,6 +181,7 @@ def test_pytree_states_and_closures_are_solved_and_differentiated():
             )
             return x["a"]
 
+        solution = jax.jit(solution)
         h = 1e-6
         numeric = (solution(shift + h) - solution(shift - h)) / (2 * h)
         np.testing.assert_allclose(jax.grad(solution)(shift), numeric, rtol=1e-7)
@@ -219,8 +220,12 @@ def test_tolerance_may_be_traced():
         return solvers.fixed_point(tanh_map, theta, jnp.zeros(6), method="picard", rtol=rtol)[1]
 
     assert run(1e-2).steps < run(1e-5).steps
-    gradient = jax.grad(
-        lambda rtol: solvers.fixed_point(tanh_map, theta, jnp.zeros(6), rtol=rtol)[0].sum()
+    gradient = jax.jit(
+        jax.grad(
+            lambda rtol: solvers.fixed_point(
+                tanh_map, theta, jnp.zeros(6), method="picard", rtol=rtol
+            )[0].sum()
+        )
     )(1e-3)
     assert gradient == 0
 

@@ -127,7 +127,7 @@ def test_gradient_passes_to_the_matrix_and_the_right_hand_side(name, dtype):
                 np.testing.assert_allclose(g, e, rtol=0, atol=20 * TOLERANCE[dtype] * scale)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("name", linear.SOLVERS)
 def test_second_derivatives_are_those_of_the_dense_solve(name, dtype):
     with precision(dtype):
