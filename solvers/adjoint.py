@@ -21,8 +21,9 @@ import numpy as np
 from jax import lax
 
 from solvers.info import Info, Status
-from solvers.linear import LinearSolver, bicgstab, cgne, linear_solve, richardson
+from solvers.linear import LinearSolver, cgne, linear_solve, richardson
 from solvers.linear import neumann as neumann_series
+from solvers.linear import resolve as resolve_linear
 from solvers.linear.base import failed
 from solvers.linear.solve import OnFailure, check_policy
 from solvers.vectors import Tree, epsilon, norm, ravel, working_dtype
@@ -59,13 +60,14 @@ class Adjoint:
 
 
 def implicit(
-    linear: LinearSolver | Callable | None = None,
+    linear: LinearSolver | Callable | str | None = None,
     *,
     precond: Callable | None = None,
     on_failure: OnFailure = "best",
 ) -> Adjoint:
-    """Exact: solves `(I - J^T) w = c` with any linear solver, by default `bicgstab()`."""
-    return Adjoint("implicit", "reverse", linear or bicgstab(), on_failure, precond)
+    """Exact: solves `(I - J^T) w = c` with any linear solver (or its name), by default
+    `bicgstab()`."""
+    return Adjoint("implicit", "reverse", resolve_linear(linear), on_failure, precond)
 
 
 def neumann(steps: int, *, on_failure: OnFailure = "best") -> Adjoint:
@@ -119,7 +121,7 @@ def one_step(*, on_failure: OnFailure = "best") -> Adjoint:
 
 
 def tangent(
-    linear: LinearSolver | Callable | None = None,
+    linear: LinearSolver | Callable | str | None = None,
     *,
     precond: Callable | None = None,
     on_failure: OnFailure = "best",
@@ -129,7 +131,7 @@ def tangent(
     Tangents solve `(I - J) x_dot = (df/dtheta) theta_dot`; reverse mode transposes that solve,
     whose status is then not visible to a probe.
     """
-    return Adjoint("tangent", "tangent", linear or bicgstab(), on_failure, precond)
+    return Adjoint("tangent", "tangent", resolve_linear(linear), on_failure, precond)
 
 
 def bptt(*, on_failure: OnFailure = "best") -> Adjoint:

@@ -15,18 +15,20 @@ class State(NamedTuple):
     next: Vector  # x + damping (I - B)^-1 (f(x) - x)
 
 
-def precondition(bands: Callable[[Any, Tree], Bands]) -> Precondition:
+def precondition(bands: Callable[[Any, Tree], Bands] | Bands) -> Precondition:
     """`(theta, x) -> (v -> (I - B)^-1 v)`: bands as a preconditioner, for newton and adjoints."""
+    if isinstance(bands, Bands):
+        return lambda theta, x: splitting_inverse(bands)
     return lambda theta, x: splitting_inverse(bands(theta, x))
 
 
-def banded(bands: Callable[[Any, Tree], Bands], damping: float = 1.0) -> Method:
+def banded(bands: Callable[[Any, Tree], Bands] | Bands, damping: float = 1.0) -> Method:
     """Solves the part of the equation that couples neighbours in time exactly, every step.
 
     Args:
       bands: `(theta, x) -> Bands`, the tridiagonal part of `df/dx` per channel (or what is cheap
         of it). It is evaluated beside `f`, at the same `x`, so that the compiler computes what
-        the two have in common once.
+        the two have in common once. Constant `Bands` will do for a linear map.
       damping: length of the step.
 
     Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and

@@ -15,7 +15,7 @@ from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearSolver, ratio
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.solve import linear_solve
+from solvers.linear.solve import linear_solve, resolve
 from solvers.vectors import Vector
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def newton(
-    linear: LinearSolver | Callable | None = None,
+    linear: LinearSolver | Callable | str | None = None,
     forcing: float | str = "eisenstat_walker",
     line_search: bool = True,
     *,
@@ -44,8 +44,8 @@ def newton(
     """`x <- x + length d` with `(I - J) d = f(x) - x` solved inexactly by a Krylov method.
 
     Args:
-      linear: any linear solver; default `bicgstab(max_steps=50)`. `linear.neumann(n)` gives the
-        polynomial `P_n(J)` of the 2017 paper as approximate inverse.
+      linear: any linear solver, or its name; default `bicgstab(max_steps=50)`. `linear.neumann(n)`
+        gives the polynomial `P_n(J)` of the 2017 paper as approximate inverse.
       forcing: relative tolerance of the linear solves: a number, or `"eisenstat_walker"`, which
         asks for `0.9 (||g_k|| / ||g_{k-1}||)^2`, so that early solves are loose and the end
         converges superlinearly, never tighter than the tolerance of the whole solve needs.
@@ -60,7 +60,7 @@ def newton(
       precond: `(theta, x) -> (v -> M v)` with `M` close to `(I - J)^-1`;
         `solvers.precondition(bands)` makes one from bands.
     """
-    linear = bicgstab(max_steps=50) if linear is None else linear
+    linear = bicgstab(max_steps=50) if linear is None else resolve(linear)
     adaptive = forcing == "eisenstat_walker"
     if not adaptive and not (isinstance(forcing, float) and 0 <= forcing < 1):
         raise ValueError(

@@ -20,7 +20,7 @@ from solvers.linear.gmres import gmres
 from solvers.linear.lsqr import lsqr
 from solvers.linear.neumann import neumann
 from solvers.linear.richardson import richardson
-from solvers.linear.solve import linear_solve
+from solvers.linear.solve import linear_solve, resolve
 
 SOLVERS: dict[str, Callable[..., LinearSolver]] = {
     "neumann": neumann,
@@ -38,5 +38,6 @@ __all__ = [
     "LinearSolver",
     "cascade",
     "linear_solve",
+    "resolve",
     *SOLVERS,
 ]

@@ -15,13 +15,14 @@ from solvers.linear.bicgstab import bicgstab
 from solvers.vectors import Tree, require_like, require_real
 
 OnFailure = Literal["best", "zero", "nan"]
+Solver = LinearSolver | Callable[..., tuple[Tree, Info]]
 
 
 def linear_solve(
     matvec: Operator,
     b: Tree,
     *,
-    solver: LinearSolver | Callable[..., tuple[Tree, Info]] | None = None,
+    solver: Solver | str | None = None,
     x0: Tree | None = None,
     precond: Operator | None = None,
     on_failure: OnFailure = "best",
@@ -34,7 +35,8 @@ def linear_solve(
     Args:
       matvec: `v -> A v`, linear, on pytrees like `b`.
       b: right-hand side.
-      solver: any of `solvers.linear` (default `bicgstab()`) or a function with the same signature.
+      solver: any of `solvers.linear` or its name (default `bicgstab`), or a function with the same
+        signature.
       x0: where to start (for the solve itself; derivatives start from zero).
       precond: `v -> M v` with `M` close to the inverse of `A`. Not differentiated.
       on_failure: what to return where the solve fails: its best iterate, zeros, or NaN.
@@ -43,7 +45,7 @@ def linear_solve(
     >>> print(x, bool(info.converged))
     [0.5 0.5 0.5] True
     """
-    solver = bicgstab() if solver is None else solver
+    solver = resolve(solver)
     check_policy(on_failure)
     b = require_real(b, "b")
     require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
@@ -60,6 +62,21 @@ def linear_solve(
         return apply_policy(solver, *solver(matvec, b, None, precond_t), on_failure)
 
     return lax.custom_linear_solve(matvec, b, forward, transposed, has_aux=True)
+
+
+def resolve(solver: Solver | str | None) -> Solver:
+    """A solver given as itself or by name; `bicgstab()` if not given."""
+    from solvers.linear import SOLVERS
+
+    if solver is None:
+        return bicgstab()
+    if not isinstance(solver, str):
+        return solver
+    if solver not in SOLVERS:
+        raise ValueError(f"unknown linear solver {solver!r}; choose from {sorted(SOLVERS)}")
+    if solver == "neumann":
+        raise ValueError("the solver 'neumann' needs its number of terms: neumann(steps)")
+    return SOLVERS[solver]()
 
 
 def check_policy(on_failure: str) -> None:

@@ -182,6 +182,20 @@ def test_splitting_with_exact_bands_is_newton():
         np.testing.assert_allclose(ours, plain, atol=1e-8)
 
 
+def test_constant_bands_solve_a_linear_map_in_one_step():
+    lower, upper = 0.3 * jnp.ones((2, 9, 2))
+    shift = jnp.linspace(-1, 1, 18).reshape(9, 2)
+
+    def f(_, x):
+        return bands.tridiagonal_matvec(lower, jnp.zeros((9, 2)), upper, x) + shift
+
+    method = solvers.banded(solvers.Bands(lower, upper))
+    x, info = jax.jit(lambda x: solvers.fixed_point(f, (), x, method=method))(jnp.zeros((9, 2)))
+    assert info.converged
+    assert info.steps == 1
+    np.testing.assert_allclose(f((), x), x, atol=1e-5)
+
+
 def test_bad_shapes_and_names_are_refused():
     with pytest.raises(ValueError, match="one common shape"):
         bands.tridiagonal_solve(jnp.ones(3), jnp.ones(3), jnp.ones(2), jnp.ones(3))

@@ -337,6 +337,13 @@ def test_bad_settings_and_inputs_are_named():
         linear.bicgstab()(lambda v: (v, v), jnp.ones(3))
     with pytest.raises(ValueError, match="shape"):
         linear.bicgstab()(lambda v: v[:2], jnp.ones(3))
+    with pytest.raises(ValueError, match="unknown linear solver 'gmre'"):
+        solvers.linear_solve(lambda v: v, jnp.ones(3), solver="gmre")
+    with pytest.raises(ValueError, match="number of terms"):
+        solvers.adjoint.implicit("neumann")
+    x, info = solvers.linear_solve(lambda v: 2 * v, jnp.ones(3), solver="lsqr")
+    assert info.converged
+    np.testing.assert_allclose(x, 0.5, rtol=1e-5)
     with pytest.raises(ValueError, match="on_failure"):
         solvers.linear_solve(lambda v: v, jnp.ones(3), on_failure="raise")
 

@@ -1,0 +1,228 @@
+"""The implicit GRU layer against its peers: forward solves, training steps, growth with length.
+
+    python -m benchmarks.implicit_layer [--full]
+
+Forward: to a relative residual of 1e-4, against jaxopt and optimistix on the same equation. Step:
+value and gradient of a loss, against the 2017 paper's Newton-BiCGSTAB in both directions and
+against flax's bidirectional LSTM with as many parameters. All in one run, interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+
+import implicit_rnn
+from benchmarks import report, timing
+from implicit_rnn import cells
+from implicit_rnn.sequence import _equation, banded_adjoint, equation_map
+from solvers import adjoint, linear
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jaxopt
+
+INPUTS = 16
+TOLERANCE = 1e-4
+SHAPES = [(20, 40, 64), (20, 40, 200), (64, 40, 64), (20, 200, 64)]
+MORE_SHAPES = [(64, 40, 200), (20, 200, 200), (20, 1000, 64), (64, 200, 64)]
+# What a training loop asks of a step: loose solves, as the gradient is noisy anyway.
+FORWARD_RTOL, BACKWARD_RTOL = 1e-3, 1e-2
+
+
+def problem(batch: int, length: int, width: int, bias: float) -> tuple:
+    cell = cells.igru(width, update_bias=bias)
+    params = cell.init(jax.random.key(0), INPUTS)
+    return cell, params, jax.random.normal(jax.random.key(1), (batch, length, INPUTS))
+
+
+def reached(cell: Any, params: Any, xs: jax.Array, states: jax.Array) -> float:
+    """The largest relative residual of the batch."""
+    f = equation_map(cell)
+
+    def one(xs: jax.Array, states: jax.Array) -> jax.Array:
+        image = f(_equation(cell, params, xs, None, None, None), states)
+        return jnp.linalg.norm(image - states) / jnp.linalg.norm(image)
+
+    return float(jnp.max(jax.vmap(one)(xs, states)))
+
+
+def solvers_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, Callable]:
+    """Forward solves of the batch, ours and the peers', each to about the tolerance."""
+    f = equation_map(cell)
+    zero = jnp.zeros((*xs.shape[:2], cell.hidden_size))
+    # Peers stop on absolute norms: give them the norm of a typical solution.
+    scale = float(
+        jnp.min(
+            jax.vmap(
+                lambda x: jnp.linalg.norm(
+                    implicit_rnn.implicit(cell, params, x, method="banded", rtol=1e-3)[0]
+                )
+            )(xs)
+        )
+    )
+
+    def each(solve: Callable) -> Callable:
+        return jax.jit(
+            lambda params, xs: jax.vmap(
+                lambda x, h: solve(lambda h, e: f(e, h), h, _equation(cell, params, x, *[None] * 3))
+            )(xs, zero)
+        )
+
+    tol = TOLERANCE * scale
+    fixed = lambda g: jaxopt.FixedPointIteration(g, maxiter=2000, tol=tol)  # noqa: E731
+    accelerated = lambda g: jaxopt.AndersonAcceleration(g, maxiter=2000, tol=tol)  # noqa: E731
+
+    def optimistix(g: Callable, h: jax.Array, e: Any) -> jax.Array:
+        solver = optx.FixedPointIteration(rtol=TOLERANCE, atol=TOLERANCE)
+        return optx.fixed_point(g, solver, h, e, max_steps=2000, throw=False).value
+
+    def ours(method: str) -> Callable:
+        return jax.jit(
+            lambda params, xs: jax.vmap(
+                lambda x: implicit_rnn.implicit(cell, params, x, method=method, rtol=TOLERANCE)[0]
+            )(xs)
+        )
+
+    return {
+        "ours, banded": ours("banded"),
+        "ours, auto": ours("auto"),
+        "jaxopt fixed point": each(lambda g, h, e: fixed(g).run(h, e).params),
+        "jaxopt anderson": each(lambda g, h, e: accelerated(g).run(h, e).params),
+        "optimistix fixed point": each(optimistix),
+    }
+
+
+def steps_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, tuple[Callable, tuple]]:
+    """Training steps: value and gradient of a loss over the batch."""
+
+    def implicit_step(method: str, how: Any, rtol: float) -> Callable:
+        def loss(params: Any, xs: jax.Array) -> jax.Array:
+            states, _ = jax.vmap(
+                lambda x: implicit_rnn.implicit(
+                    cell, params, x, method=method, adjoint=how, rtol=rtol
+                )
+            )(xs)
+            return jnp.mean(states**2)
+
+        return jax.jit(jax.value_and_grad(loss))
+
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    width = int((np.sqrt((INPUTS + 1) ** 2 + count / 2) - INPUTS - 1) / 2)
+    layers = [nn.RNN(nn.OptimizedLSTMCell(width)) for _ in range(2)]
+    peer = nn.Bidirectional(*layers)
+    weights = peer.init(jax.random.key(0), xs)
+    bidirectional = jax.jit(
+        jax.value_and_grad(lambda weights, xs: jnp.mean(peer.apply(weights, xs) ** 2))
+    )
+    sweeps = banded_adjoint(cell, rtol=BACKWARD_RTOL, cascade=False)
+    robust = banded_adjoint(cell, rtol=BACKWARD_RTOL)
+    paper = adjoint.implicit(linear.bicgstab(rtol=BACKWARD_RTOL))
+    return {
+        "ours, sweeps": (implicit_step("banded", sweeps, FORWARD_RTOL), (params, xs)),
+        "ours, auto": (implicit_step("auto", robust, FORWARD_RTOL), (params, xs)),
+        "paper, newton-bicgstab": (
+            implicit_step("newton_bicgstab", paper, FORWARD_RTOL),
+            (params, xs),
+        ),
+        "flax bidirectional lstm": (bidirectional, (weights, xs)),
+    }
+
+
+def compare(programs: dict[str, tuple[Callable, tuple]], ours: str, rounds: int) -> list[dict]:
+    compile_seconds = {}
+    for name, (program, arguments) in programs.items():
+        begin = time.perf_counter()
+        program.lower(*arguments).compile()
+        compile_seconds[name] = time.perf_counter() - begin
+    samplers = {name: timing.stopwatch(p, *a) for name, (p, a) in programs.items()}
+    times = timing.interleaved(samplers, rounds)
+    rows = []
+    for name, (program, arguments) in programs.items():
+        memory = program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+        rows.append(
+            {
+                "name": name,
+                "milliseconds": 1e3 * times[name].median,
+                "peer_over_ours": times[name].over(times[ours]),
+                "compile_seconds": compile_seconds[name],
+                "temporary_megabytes": memory / 2**20,
+            }
+        )
+    return rows
+
+
+def show(title: str, rows: list[dict]) -> None:
+    columns = [column for column in rows[0] if column != "name"]
+    report.table(
+        title,
+        ["", *[column.replace("_", " ") for column in columns]],
+        [[row["name"], *[row[column] for column in columns]] for row in rows],
+    )
+
+
+def growth(rounds: int) -> list[dict]:
+    """Time per token of a forward solve as sequences get longer, the number of tokens fixed."""
+    rows = []
+    for length in (40, 400, 4000, 10_000):
+        batch = max(1, 10_000 // length)
+        cell, params, xs = problem(batch, length, 64, 0.0)
+        program = jax.jit(
+            lambda params, xs, cell=cell: jax.vmap(
+                lambda x: implicit_rnn.implicit(cell, params, x, method="banded", rtol=TOLERANCE)
+            )(xs)
+        )
+        _, info = program(params, xs)
+        sample = timing.interleaved({"ours": timing.stopwatch(program, params, xs)}, rounds)
+        rows.append(
+            {
+                "name": f"T={length}",
+                "microseconds_per_token": 1e6 * sample["ours"].median / (batch * length),
+                "most_steps": int(info.steps.max()),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="more and larger shapes")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    command = "python -m benchmarks.implicit_layer" + (" --full" if arguments.full else "")
+    packages = ["jax", "jaxlib", "flax", "jaxopt", "optimistix"]
+    result: dict[str, Any] = report.environment(command, packages)
+    result |= {"forward": [], "step": []}
+    for shape in SHAPES + (MORE_SHAPES if arguments.full else []):
+        for bias in (0.0, -3.0):
+            cell, params, xs = problem(*shape, bias)
+            title = "B={}, T={}, d={}, update bias {:g}".format(*shape, bias)
+            forward = solvers_of(cell, params, xs)
+            rows = compare(
+                {name: (p, (params, xs)) for name, p in forward.items()}, "ours, banded",
+                arguments.rounds,
+            )  # fmt: skip
+            for row in rows:
+                row["reached"] = reached(cell, params, xs, forward[row["name"]](params, xs))
+            show(f"forward solve, {title}", rows)
+            result["forward"].append({"problem": title, "entries": rows})
+            rows = compare(steps_of(cell, params, xs), "ours, sweeps", arguments.rounds)
+            show(f"training step, {title}", rows)
+            result["step"].append({"problem": title, "entries": rows})
+            report.write("implicit_layer", result)
+    result["growth"] = growth(arguments.rounds)
+    show("growth with length, d=64, 10,000 tokens", result["growth"])
+    report.write("implicit_layer", result)
+
+
+if __name__ == "__main__":
+    main()
