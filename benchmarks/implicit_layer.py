@@ -198,7 +198,8 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more and larger shapes")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    command = "python -m benchmarks.implicit_layer" + (" --full" if arguments.full else "")
+    command = f"python -m benchmarks.implicit_layer --rounds {arguments.rounds}"
+    command += " --full" if arguments.full else ""
     packages = ["jax", "jaxlib", "flax", "jaxopt", "optimistix"]
     result: dict[str, Any] = report.environment(command, packages)
     result |= {"forward": [], "step": []}
