@@ -182,7 +182,7 @@ def test_any_length_and_width(time, width):
     assert jnp.linalg.norm(image - states) <= 2e-4 * jnp.linalg.norm(states)
 
 
-@pytest.mark.parametrize("name", ["igru", "ilstm", "learnt", "wide"])
+@pytest.mark.parametrize("name", ["ilstm", "learnt", pytest.param("wide", marks=pytest.mark.slow)])
 def test_gradients_match_finite_differences(name):
     with jax.enable_x64(True):
         cell = CELLS[name]
@@ -210,7 +210,8 @@ def test_gradients_match_finite_differences(name):
 
 @pytest.mark.parametrize(
     "how",
-    ["auto", "implicit", "rbp", "neumann", "cg_rbp", "tbptt", "tangent"],
+    ["auto", "implicit", "rbp", "tangent"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("neumann", "cg_rbp", "tbptt")],
 )
 def test_adjoints_agree_on_the_gradient(how):
     with jax.enable_x64(True):

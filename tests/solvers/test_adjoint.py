@@ -44,7 +44,7 @@ def gradient(method, how, theta, cotangent, x0=None, **settings):
 
 # A backward pass does not see the method that found the solution: one method covers most adjoints.
 PAIRS = [("picard", how) for how in EXACT] + [
-    (method, how)
+    pytest.param(method, how, marks=[pytest.mark.slow] if how == "tbptt" else [])
     for method in ("anderson", "broyden", "newton", "banded", "auto")
     for how in ("implicit", "tbptt")
 ]

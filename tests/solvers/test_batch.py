@@ -36,7 +36,7 @@ def shrunk(theta, probe=None, **settings):
     return solvers.compacted(tanh_map, theta, x0, in_axes=AXES, probe=probe, levels=2, **settings)
 
 
-@pytest.mark.parametrize("method", ["picard", "auto"])
+@pytest.mark.parametrize("method", ["picard", pytest.param("auto", marks=pytest.mark.slow)])
 def test_compacted_equals_vmap_in_values_steps_gradients_and_probes(method):
     theta = heavy_tail()
     settings = {"method": method, "max_steps": 300}
