@@ -52,7 +52,9 @@ def unroll(
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
     xs, length = _inputs(xs, length)
     start = cell.initial_state(params) if state is None else state
-    return _scan(cell, params, cell.project(params, xs), start, length, reverse, cell.step)
+    states, last = _scan(cell.step, params, cell.project(params, xs), start, length, reverse)
+    inside = jnp.arange(xs.shape[0])[:, None] < length
+    return jnp.where(inside, cell.output(states), 0), last
 
 
 def implicit(
@@ -382,30 +384,30 @@ def _start(cell: Cell, equation: Equation, start: str | State, key: jax.Array | 
 
 
 def _causal(cell: Cell, equation: Equation, reverse: bool) -> State:
-    step = cell.causal_step
-    if step is None:
+    """The pass that does not look ahead, in either direction."""
+    if cell.causal_step is None:
         raise ValueError(f'{cell.name} has no causal step: start from "zeros" or given states')
     edge = equation.after if reverse else equation.before
-
-    def body(state: State, row: tuple) -> tuple[State, State]:
-        xi, inside = row
-        new = step(equation.params, xi, state)
-        new = jax.tree.map(lambda a, b: jnp.where(inside, a, b), new, state)
-        return new, new
-
-    time = jax.tree.leaves(equation.xi)[0].shape[0]
-    inside = jnp.arange(time) < equation.length
-    return lax.scan(body, edge, (equation.xi, inside), reverse=reverse)[1]
+    return _scan(
+        cell.causal_step, equation.params, equation.xi, edge, equation.length, reverse
+    )[0]  # fmt: skip
 
 
 def _scan(
-    cell: Cell, params: Params, xi: Any, start: State, length: jax.Array, reverse: bool, step: Any
-) -> tuple[jax.Array, State]:
-    def body(state: State, row: tuple) -> tuple[State, jax.Array]:
+    step: Callable[[Params, Any, State], State],
+    params: Params,
+    xi: Any,
+    start: State,
+    length: jax.Array,
+    reverse: bool,
+) -> tuple[State, State]:
+    """All states and the last one; steps at or past the length leave the state as it is."""
+
+    def body(state: State, row: tuple) -> tuple[State, State]:
         xi, inside = row
         new = jax.tree.map(lambda a, b: jnp.where(inside, a, b), step(params, xi, state), state)
-        return new, jnp.where(inside, cell.output(new), 0)
+        return new, new
 
-    time = jax.tree.leaves(xi)[0].shape[0]
-    last, ys = lax.scan(body, start, (xi, jnp.arange(time) < length), reverse=reverse)
-    return ys, last
+    inside = jnp.arange(jax.tree.leaves(xi)[0].shape[0]) < length
+    last, states = lax.scan(body, start, (xi, inside), reverse=reverse)
+    return states, last
