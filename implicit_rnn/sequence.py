@@ -63,7 +63,7 @@ def implicit(
     xs: jax.Array,
     *,
     length: int | jax.Array | None = None,
-    start: str | State | Sequence = "zeros",
+    start: str | State | Sequence | None = None,
     method: str | Method | solvers.Cascade = "auto",
     adjoint: str | Adjoint = "auto",
     rtol: float | jax.Array | None = None,
@@ -81,9 +81,10 @@ def implicit(
       params: its parameters.
       xs: inputs `[time, input_size]`.
       length: how many steps count; states at or past it are zero, and nothing there matters.
-      start: `"zeros"`, `"random"` (needs `key`), `"forward"` (the causal pass), `"bidirectional"`
-        (mean of the causal passes in both directions), states (a warm start), or a list of
-        several, of which the first to converge wins (`solvers.race`).
+      start: None (one splitting sweep from zero where the cell has it for free, `Cell.at_rest`;
+        else zeros), `"zeros"`, `"random"` (needs `key`), `"forward"` (the causal pass),
+        `"bidirectional"` (mean of the causal passes in both directions), states (a warm start),
+        or a list of several, of which the first to converge wins (`solvers.race`).
       method: `"auto"` (splitting by the cell's bands, then Newton for what is left), `"banded"`,
         `"newton"` (preconditioned by the bands), `"newton_bicgstab"` (the 2017 paper's),
         `"polynomial"` (its approximate inverse I + J), `"picard"`, `"anderson"`, `"broyden"`, or
@@ -114,7 +115,7 @@ def implicit_batch(
     xs: jax.Array,
     *,
     length: jax.Array | None = None,
-    start: str | State = "zeros",
+    start: str | State | None = None,
     method: str | Method | solvers.Cascade = "auto",
     adjoint: str | Adjoint = "auto",
     rtol: float | jax.Array | None = None,
@@ -128,7 +129,7 @@ def implicit_batch(
     Args:
       xs: inputs `[batch, time, input_size]`.
       length: `[batch]`.
-      start: `"zeros"`, `"forward"`, `"bidirectional"`, or states `[batch, time, hidden_size]`.
+      start: None, `"zeros"`, `"forward"`, `"bidirectional"`, or states, with a batch axis.
       probe: `solvers.adjoint_probe((batch,))`.
       levels: how many batch sizes, each half of the one before; each is compiled.
       cell, params, method, adjoint, rtol, atol, max_steps: as for `implicit`.
@@ -142,7 +143,7 @@ def implicit_batch(
     equation = jax.vmap(
         lambda xs, length: _equation(cell, params, xs, length, None, None), out_axes=axes
     )(xs, length)
-    if isinstance(start, str):
+    if start is None or isinstance(start, str):
         states = jax.vmap(lambda e: _start(cell, e, start, None), (axes,))(equation)
     else:
         states = jax.vmap(lambda e, s: _start(cell, e, s, None), (axes, 0))(equation, start)
@@ -220,32 +221,42 @@ def _extended(cell: Cell, equation: Equation, states: State) -> State:
     return jax.tree.map(extend, states, equation.before, equation.after)
 
 
-def equation_map(cell: Cell) -> Callable[[Equation, State], State]:
-    """`F` of the fixed-point problem `H = F(equation, H)` that `implicit` solves."""
+def equation_sweep(cell: Cell) -> Callable[[Equation, State], tuple[State, Bands | None]]:
+    """`F(equation, H)` together with the cell's bands there (None for a cell without)."""
 
-    def f(equation: Equation, states: State) -> State:
+    def sweep(equation: Equation, states: State) -> tuple[State, Bands | None]:
         around = _extended(cell, equation, states)
+        bands = None
         if cell.sweep is not None:
-            new = cell.sweep(equation.params, equation.xi, around)
+            new, bands = cell.sweep(equation.params, equation.xi, around)
         else:
             neighbours = [neighbour(around, offset, cell.reach) for offset in cell.stencil]
             new = jax.vmap(lambda xi, *n: cell.step(equation.params, xi, *n))(
                 equation.xi, *neighbours
             )
-        return jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), new)
+            if cell.bands is not None:
+                bands = cell.bands(equation.params, equation.xi, around)
+        return jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), (new, bands))
 
-    return f
+    return sweep
+
+
+def equation_map(cell: Cell) -> Callable[[Equation, State], State]:
+    """`F` of the fixed-point problem `H = F(equation, H)` that `implicit` solves."""
+    sweep = equation_sweep(cell)
+    return lambda equation, states: sweep(equation, states)[0]
 
 
 def equation_bands(cell: Cell) -> Callable[[Equation, State], Bands]:
     """The bands of `F`: the cell's own, or estimated by probing where it has none."""
     if cell.bands is None:
         return probed_bands(equation_map(cell))
-    own = cell.bands
+    sweep = equation_sweep(cell)
 
     def bands(equation: Equation, states: State) -> Bands:
-        found = own(equation.params, equation.xi, _extended(cell, equation, states))
-        return jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), found)
+        found = sweep(equation, states)[1]
+        assert found is not None
+        return found
 
     return bands
 
@@ -328,10 +339,12 @@ def banded_adjoint(
 
 
 def _method(cell: Cell, name: str) -> Method | solvers.Cascade | str:
+    bands: Any = equation_bands(cell)
+    sweep: Any = None if cell.bands is None else equation_sweep(cell)
     known: dict[str, Callable[[], Method | solvers.Cascade]] = {
-        "auto": lambda: solvers.auto(equation_bands(cell)),
-        "banded": lambda: solvers.banded(equation_bands(cell)),
-        "newton": lambda: solvers.newton(precond=solvers.precondition(equation_bands(cell))),
+        "auto": lambda: solvers.auto(bands, sweep=sweep),
+        "banded": lambda: solvers.banded(sweep=sweep) if sweep else solvers.banded(bands),
+        "newton": lambda: solvers.newton(precond=solvers.precondition(bands)),
         "newton_bicgstab": lambda: solvers.newton(linear.bicgstab(max_steps=100)),
         "polynomial": lambda: solvers.newton(linear.neumann(1), line_search=False),
     }
@@ -352,11 +365,17 @@ def _settings(
     }
 
 
-def _start(cell: Cell, equation: Equation, start: str | State, key: jax.Array | None) -> State:
+def _start(
+    cell: Cell, equation: Equation, start: str | State | None, key: jax.Array | None
+) -> State:
     """States to start from, zero past the length."""
     time = jax.tree.leaves(equation.xi)[0].shape[0]
     shape = jax.tree.map(lambda leaf: jnp.zeros((time, *leaf.shape), leaf.dtype), equation.before)
-    if not isinstance(start, str):
+    if start is None:
+        if cell.at_rest is None:
+            return shape
+        states = _first_sweep(cell, equation)
+    elif not isinstance(start, str):
         states = start
     elif start == "zeros":
         return shape
@@ -381,6 +400,14 @@ def _start(cell: Cell, equation: Equation, start: str | State, key: jax.Array | 
         )
     states = jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), states)
     return lax.stop_gradient(states)
+
+
+def _first_sweep(cell: Cell, equation: Equation) -> State:
+    """One splitting sweep from zero, boundary states left aside."""
+    assert cell.at_rest is not None
+    rest = cell.at_rest(equation.params, equation.xi)
+    states, bands = jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), rest)
+    return solvers.bands.splitting_inverse(bands)(states)
 
 
 def _causal(cell: Cell, equation: Equation, reverse: bool) -> State:

@@ -221,7 +221,10 @@ def differentiate(
         return _tangent(spec, *arguments)
     if adjoint.mode == "unroll":
         return _unrolled(spec, *arguments, probe)
-    return _reverse(spec, *arguments, probe)
+    if backward is not None or adjoint.on_failure == "zero":
+        return _reverse(spec, *arguments, probe)
+    x, info = _reverse(spec, *arguments, None)
+    return _attached(spec, (theta, constants), x, probe), info
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -263,12 +266,66 @@ def _reverse_backward(spec: _Spec, saved: tuple, cotangents: tuple):
 _reverse.defvjp(_reverse_forward, _reverse_backward)
 
 
+def _attached(spec: _Spec, theta: Any, x: Tree, probe: Info | None) -> Tree:
+    """A solution `x`, tied to `theta` by one evaluation of the map instead of by `_reverse`.
+
+    The backward solve hands its `w` to that evaluation, and what goes on to `theta` is ordinary
+    differentiation. Under `vmap` this makes the gradient of weights that the examples share in one
+    product over the batch; the rule of `_reverse` would make one for each example and add them up.
+    """
+    quiet = _silent(x)
+    return _hook(spec, _silent(theta), quiet, spec.f(theta, quiet), probe)
+
+
+@jax.custom_jvp
+def _silent(tree: Tree) -> Tree:
+    """`tree`, constant in the first derivative; higher derivatives see the identity."""
+    return tree
+
+
+@partial(_silent.defjvp, symbolic_zeros=True)
+def _silent_rule(primals: tuple, tangents: tuple) -> tuple[Tree, Tree]:
+    return primals[0], jax.custom_derivatives.zero_from_primal(primals[0], symbolic_zeros=True)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _hook(spec: _Spec, theta: Any, x: Tree, image: Tree, probe: Info | None) -> Tree:
+    """`x`, whose cotangent reaches `image` as the solution of the backward system."""
+    return x
+
+
+def _hook_forward(spec: _Spec, theta: Any, x: Tree, image: Tree, probe: Info | None):
+    return x, (theta, x, probe)
+
+
+def _hook_backward(spec: _Spec, saved: tuple, cotangent: Tree):
+    theta, x, probe = saved
+    w, info = _solve_transposed(spec.f, theta, x, cotangent, spec.adjoint)
+    return None, None, w, _seen(probe, info)
+
+
+_hook.defvjp(_hook_forward, _hook_backward)
+
+
 def _backward(
     f: Callable, theta: Any, x: Tree, cotangent: Tree, adjoint: Adjoint
 ) -> tuple[Any, Info]:
     """The gradient with respect to `theta`, and what the solve for it did."""
+    w, info = _solve_transposed(f, theta, x, cotangent, adjoint)
+    theta_bar = jax.vjp(lambda theta: f(theta, x), theta)[1](w)[0]
+    if adjoint.on_failure == "zero":
+        # A zero cotangent does not stop a NaN inside the map: 0 * NaN.
+        bad = failed(adjoint.linear, info)
+        theta_bar = jax.tree.map(lambda leaf: _fill_where(bad, leaf, 0.0), theta_bar)
+    return theta_bar, info
+
+
+def _solve_transposed(
+    f: Callable, theta: Any, x: Tree, cotangent: Tree, adjoint: Adjoint
+) -> tuple[Tree, Info]:
+    """`w` of `(I - J^T) w = cotangent`."""
     matvec, inverse = transposed_system(f, theta, x, adjoint)
-    w, info = linear_solve(
+    return linear_solve(
         matvec,
         cotangent,
         solver=adjoint.linear,
@@ -276,12 +333,6 @@ def _backward(
         precond=inverse,
         on_failure=adjoint.on_failure,
     )
-    theta_bar = jax.vjp(lambda theta: f(theta, x), theta)[1](w)[0]
-    if adjoint.on_failure == "zero":
-        # A zero cotangent does not stop a NaN inside the map: 0 * NaN.
-        bad = failed(adjoint.linear, info)
-        theta_bar = jax.tree.map(lambda leaf: _fill_where(bad, leaf, 0.0), theta_bar)
-    return theta_bar, info
 
 
 def transposed_system(

@@ -71,7 +71,7 @@ def tridiagonal_solve(
 
     Args:
       lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
-      algorithm: `"thomas"` (two scans; O(time) work and depth), `"lapack"`
+      algorithm: `"thomas"` (two loops; O(time) work and depth), `"lapack"`
         (`lax.linalg.tridiagonal_solve`, with pivoting where the library has it) or `"cyclic"`
         (cyclic reduction; O(time) work, O(log time) depth). By default the platform the program
         is lowered for decides: the scan on CPU, cyclic reduction elsewhere.
@@ -158,21 +158,34 @@ def _shift(x: jax.Array, by: int) -> jax.Array:
 
 
 def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
-    def eliminate(carry: tuple, row: tuple) -> tuple:
-        factor, value = carry
-        below, own, above, target = row
-        pivot = 1 / (own - below * factor)
-        carry = (above * pivot, (target - below * value) * pivot)
-        return carry, carry
+    """Elimination forwards, substitution backwards.
 
-    def substitute(following: jax.Array, row: tuple) -> tuple:
-        factor, value = row
-        x = value - factor * following
-        return x, x
+    Loops over slices instead of scans: `vmap` would transpose every operand of a scan to bring
+    time to the front, which costs as much as the solve.
+    """
+    time, zero = rhs.shape[0], jnp.zeros_like(rhs[0])
 
-    zero = jnp.zeros_like(rhs[0])
-    rows: tuple = lax.scan(eliminate, (zero, zero), (lower, diagonal, upper, rhs))[1]
-    return lax.scan(substitute, zero, rows, reverse=True)[1]
+    def row(array: jax.Array, t: jax.Array) -> jax.Array:
+        return lax.dynamic_index_in_dim(array, t, keepdims=False)
+
+    def eliminate(t: jax.Array, carry: tuple) -> tuple:
+        factor, value, factors, values = carry
+        below = row(lower, t)
+        pivot = 1 / (row(diagonal, t) - below * factor)
+        factor, value = row(upper, t) * pivot, (row(rhs, t) - below * value) * pivot
+        factors = lax.dynamic_update_index_in_dim(factors, factor, t, 0)
+        return factor, value, factors, lax.dynamic_update_index_in_dim(values, value, t, 0)
+
+    start = (zero, zero, jnp.empty_like(rhs), jnp.empty_like(rhs))
+    _, _, factors, values = lax.fori_loop(0, time, eliminate, start)
+
+    def substitute(step: jax.Array, carry: tuple) -> tuple:
+        x, values = carry
+        t = time - 1 - step
+        x = row(values, t) - row(factors, t) * x
+        return x, lax.dynamic_update_index_in_dim(values, x, t, 0)
+
+    return lax.fori_loop(0, time, substitute, (zero, values))[1]
 
 
 def _lapack(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:

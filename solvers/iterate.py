@@ -207,6 +207,18 @@ def unroll(task: Task, loop: Loop) -> Loop:
     return lax.scan(body, loop, None, length=task.stop.max_steps)[0]
 
 
+def unless(done: jax.Array, turn: Callable[[Any], Any], value: Any) -> Any:
+    """`value` if `done`, else `turn(value)`.
+
+    A loop of at most one turn. Under `vmap` a conditional evaluates both branches for every
+    example; a loop is not entered at all once every example is done.
+    """
+    start = (done, value)
+    return lax.while_loop(
+        lambda carry: ~carry[0], lambda carry: (jnp.ones_like(done), turn(carry[1])), start
+    )[1]
+
+
 def outcome(loop: Loop) -> tuple[Vector, Info]:
     """The best iterate and its `Info`."""
     return loop.best, Info(

@@ -28,13 +28,15 @@ class Cell(NamedTuple):
       initial_state: `params -> state` before the first step.
       final_state: `params -> state` after the last step; only cells that look ahead have one.
       stencil: offsets in time of the neighbours: `(-1,)` is causal, `(-1, 1)` implicit.
-      sweep: `(params, xi, states) -> new states` for a whole sequence, where `states` is longer
-        than `xi` by the reach of the stencil at either end. None: `step` at every time.
-      bands: `(params, xi, states) -> Bands`, the cheap part of the Jacobian of `sweep` that couples
+      sweep: `(params, xi, states) -> (new states, Bands)` for a whole sequence, where `states` is
+        longer than `xi` by the reach of the stencil at either end. None: `step` at every time.
+      bands: `(params, xi, states) -> Bands`, the cheap part of the Jacobian of a sweep that couples
         a channel with itself at neighbouring times; None if there is none.
-      retention: `(params, xi_t, state) -> state`, for causal cells: by how much a step keeps each
-        entry of the state it is given, all else equal. What the bands of `implicit(cell)` are
-        made of.
+      split_step: `(params, xi_t, state) -> (state_t, retention)`, for causal cells: the step, and
+        by how much it keeps each entry of the state it is given, all else equal. What the bands
+        of `implicit(cell)` are made of.
+      at_rest: `(params, xi) -> ` what `split_step`, or `sweep`, gives where every neighbour is zero.
+        It needs no product with a recurrent matrix: the first sweep of a solve is all but free.
       causal_step: `(params, xi_t, previous state) -> state_t`, for cells that look ahead: the step
         that does not, for a start.
       bounds: spectral norms that keep the solve cheap through training (`spectral.bounded`): a tree
@@ -52,9 +54,10 @@ class Cell(NamedTuple):
     initial_state: Callable[[Params], State]
     final_state: Callable[[Params], State] | None = None
     stencil: tuple[int, ...] = (-1,)
-    sweep: Callable[[Params, Any, State], State] | None = None
+    sweep: Callable[[Params, Any, State], tuple[State, Bands]] | None = None
     bands: Callable[[Params, Any, State], Bands] | None = None
-    retention: Callable[[Params, Any, State], State] | None = None
+    split_step: Callable[[Params, Any, State], tuple[State, State]] | None = None
+    at_rest: Callable[[Params, Any], tuple[State, Any]] | None = None
     causal_step: Callable[[Params, Any, State], State] | None = None
     bounds: Any = None
     switch: Callable[[Params, Any, State], jax.Array] | None = None
@@ -73,6 +76,12 @@ def neighbour(states: State, offset: int, reach: tuple[int, int]) -> State:
         return leaf[before + offset : leaf.shape[0] - after + offset]
 
     return jax.tree.map(shifted, states)
+
+
+def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
+    """`x @ weights + bias` as one product: a sum of its own would pass over the result again."""
+    ones = jnp.ones((*x.shape[:-1], 1), x.dtype)
+    return jnp.concatenate([x, ones], axis=-1) @ jnp.concatenate([weights, bias[None]])
 
 
 def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, dense, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal
 
 
 def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
@@ -32,28 +32,27 @@ def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         }
 
     def project(params: Params, x: jax.Array) -> jax.Array:
-        return x @ params["input"] + params["bias"]
+        return affine(x, params["input"], params["bias"])
 
-    def gates(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        both = jax.nn.sigmoid(xi[..., : 2 * d] + h @ params["gates"])
-        return both[..., :d], both[..., d:]
-
-    def step(params: Params, xi: jax.Array, h: jax.Array) -> jax.Array:
-        z, r = gates(params, xi, h)
+    def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gates = jax.nn.sigmoid(xi[..., : 2 * d] + h @ params["gates"])
+        z, r = gates[..., :d], gates[..., d:]
         candidate = jnp.tanh(xi[..., 2 * d :] + (r * h) @ params["candidate"])
-        return (1 - z) * h + z * candidate
+        return (1 - z) * h + z * candidate, 1 - z
 
-    def retention(params: Params, xi: jax.Array, h: jax.Array) -> jax.Array:
-        return 1 - gates(params, xi, h)[0]
+    def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = jax.nn.sigmoid(xi[..., :d])
+        return z * jnp.tanh(xi[..., 2 * d :]), 1 - z
 
     return Cell(
         name="gru",
         hidden_size=d,
         init=init,
         project=project,
-        step=step,
+        step=lambda params, xi, h: split_step(params, xi, h)[0],
         output=lambda h: h,
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
-        retention=retention,
+        split_step=split_step,
+        at_rest=at_rest,
         bounds={"gates": 2.0, "candidate": 1.0},
     )

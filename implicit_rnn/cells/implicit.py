@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from implicit_rnn.cells.base import Cell, Params, State, dense, neighbour, orthogonal
+from implicit_rnn.cells.base import Cell, Params, State, affine, dense, neighbour, orthogonal
 from solvers import Bands
 
 Boundary = Literal["zero", "learnt"]
@@ -63,63 +63,69 @@ def implicit(
 
     def project(params: Params, x: jax.Array) -> tuple[Any, jax.Array]:
         switch = params["switch"]
-        return cell.project(params["cell"], x), x @ switch["input"] + switch["bias"]
+        return cell.project(params["cell"], x), affine(x, switch["input"], switch["bias"])
 
-    def shares(scores: jax.Array) -> jax.Array:
-        """Shares of the neighbours, `[..., k, d]`, from the scores `[..., k d]`."""
-        scores = scores.reshape(*scores.shape[:-1], k, d)
+    def shares(scores: list[jax.Array]) -> list[jax.Array]:
+        """Shares of the neighbours from their scores."""
         if k > 2:
-            return jax.nn.softmax(jax.nn.log_sigmoid(scores), axis=-2)
+            stacked = jax.nn.softmax(jax.nn.log_sigmoid(jnp.stack(scores)), axis=0)
+            return [stacked[i] for i in range(k)]
         # s_p / (s_p + s_n) by three exponentials, none of a positive number.
-        least = jnp.minimum(jnp.min(scores, axis=-2, keepdims=True), 0)
-        least = lax.stop_gradient(least)
-        inverse = jnp.exp(least) + jnp.exp(least - scores)
-        return inverse[..., ::-1, :] / jnp.sum(inverse, axis=-2, keepdims=True)
+        past, future = scores
+        least = lax.stop_gradient(jnp.minimum(jnp.minimum(past, future), 0))
+        both = jnp.exp(least)
+        inverse_past, inverse_future = both + jnp.exp(least - past), both + jnp.exp(least - future)
+        share = inverse_future / (inverse_past + inverse_future)
+        return [share, 1 - share]
 
-    def mix(share: jax.Array, neighbours: list[State]) -> State:
+    def mix(share: list[jax.Array], neighbours: list[State]) -> State:
         def combine(*leaves: jax.Array) -> jax.Array:
-            weighted = [share[..., i, :] * leaf for i, leaf in enumerate(leaves)]
-            return functools.reduce(jnp.add, weighted)
+            return functools.reduce(jnp.add, map(jnp.multiply, share, leaves))
 
         return jax.tree.map(combine, *neighbours)
 
+    def pieces(wide: jax.Array) -> list[jax.Array]:
+        return [wide[..., i * d : (i + 1) * d] for i in range(k)]
+
     def step(params: Params, xi: tuple, *neighbours: State) -> State:
-        inner, scores = xi
-        recurrent = params["switch"]["recurrent"]
-        pieces = [
-            cell.output(state) @ recurrent[:, i * d : (i + 1) * d]
-            for i, state in enumerate(neighbours)
+        scores = [
+            given + cell.output(state) @ matrix
+            for given, state, matrix in zip(
+                pieces(xi[1]), neighbours, pieces(params["switch"]["recurrent"]), strict=True
+            )
         ]
-        share = shares(scores + jnp.concatenate(pieces, axis=-1))
-        return cell.step(params["cell"], inner, mix(share, list(neighbours)))
+        return cell.step(params["cell"], xi[0], mix(shares(scores), list(neighbours)))
+
+    def listen(params: Params, xi: tuple, states: State) -> list[jax.Array]:
+        # One product for all neighbours, before the shift: they share their operand.
+        products = pieces(cell.output(states) @ params["switch"]["recurrent"])
+        shifted = [neighbour(p, offset, reach) for p, offset in zip(products, stencil, strict=True)]
+        return shares(list(map(jnp.add, pieces(xi[1]), shifted)))
 
     def switch(params: Params, xi: tuple, states: State) -> jax.Array:
-        # One product for all neighbours, before the shift: they share their operand.
-        products = cell.output(states) @ params["switch"]["recurrent"]
-        pieces = [
-            neighbour(products[:, i * d : (i + 1) * d], offset, reach)
-            for i, offset in enumerate(stencil)
-        ]
-        return shares(xi[1] + jnp.concatenate(pieces, axis=-1))
+        return jnp.stack(listen(params, xi, states), axis=-2)
 
-    def mixed(params: Params, xi: tuple, states: State) -> tuple[jax.Array, State]:
-        share = switch(params, xi, states)
-        return share, mix(share, [neighbour(states, offset, reach) for offset in stencil])
+    def sweep(params: Params, xi: tuple, states: State) -> tuple[State, Bands]:
+        assert cell.split_step is not None
+        share = listen(params, xi, states)
+        mixed = mix(share, [neighbour(states, offset, reach) for offset in stencil])
+        new, kept = cell.split_step(params["cell"], xi[0], mixed)
+        return new, spread(kept, share)
 
-    def sweep(params: Params, xi: tuple, states: State) -> State:
-        return cell.step(params["cell"], xi[0], mixed(params, xi, states)[1])
-
-    def bands(params: Params, xi: tuple, states: State) -> Bands:
-        share, state = mixed(params, xi, states)
-        assert cell.retention is not None
-        kept = cell.retention(params["cell"], xi[0], state)
+    def spread(kept: State, share: list[jax.Array]) -> Bands:
+        """What a step keeps of its mix, as bands: by the shares."""
 
         def band(offset: int) -> State:
             if offset not in stencil:
                 return jax.tree.map(jnp.zeros_like, kept)
-            return jax.tree.map(lambda leaf: leaf * share[..., stencil.index(offset), :], kept)
+            return jax.tree.map(lambda leaf: leaf * share[stencil.index(offset)], kept)
 
         return Bands(lower=band(-1), upper=band(1))
+
+    def at_rest(params: Params, xi: tuple) -> tuple[State, Bands]:
+        assert cell.at_rest is not None
+        state, kept = cell.at_rest(params["cell"], xi[0])
+        return state, spread(kept, shares(pieces(xi[1])))
 
     def edge(name: str) -> Callable[[Params], State]:
         if boundary == "zero":
@@ -136,8 +142,9 @@ def implicit(
         initial_state=edge("start"),
         final_state=edge("end"),
         stencil=tuple(stencil),
-        sweep=sweep,
-        bands=None if cell.retention is None else bands,
+        sweep=None if cell.split_step is None else sweep,
+        bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],
+        at_rest=None if cell.at_rest is None else at_rest,
         causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
         bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 4.0}},
         switch=switch,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, dense, neighbour, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, neighbour, orthogonal
 from implicit_rnn.cells.implicit import Boundary
 from solvers import Bands
 
@@ -37,7 +37,7 @@ def irnn(
         return params
 
     def project(params: Params, x: jax.Array) -> jax.Array:
-        return x @ params["input"] + params["bias"]
+        return affine(x, params["input"], params["bias"])
 
     def step(params: Params, xi: jax.Array, *neighbours: jax.Array) -> jax.Array:
         return jnp.tanh(xi + jnp.concatenate(neighbours, axis=-1) @ _stacked(params))
@@ -45,25 +45,25 @@ def irnn(
     def _stacked(params: Params) -> jax.Array:
         return jnp.concatenate(jnp.split(params["recurrent"], len(stencil), axis=1), axis=0)
 
-    def sweep(params: Params, xi: jax.Array, states: jax.Array) -> jax.Array:
+    def sweep(params: Params, xi: jax.Array, states: jax.Array) -> tuple[jax.Array, Bands]:
         products = states @ params["recurrent"]
         for i, offset in enumerate(stencil):
             xi = xi + neighbour(products[:, i * d : (i + 1) * d], offset, reach)
-        return jnp.tanh(xi)
+        return at_rest(params, xi)
 
-    def causal_step(params: Params, xi: jax.Array, previous: jax.Array) -> jax.Array:
-        return jnp.tanh(xi + previous @ params["recurrent"][:, :d])
-
-    def bands(params: Params, xi: jax.Array, states: jax.Array) -> Bands:
-        slope = 1 - sweep(params, xi, states) ** 2
+    def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, Bands]:
+        new = jnp.tanh(xi)
 
         def band(offset: int) -> jax.Array:
             if offset not in stencil:
-                return jnp.zeros_like(slope)
+                return jnp.zeros_like(new)
             i = stencil.index(offset)
-            return slope * jnp.diagonal(params["recurrent"][:, i * d : (i + 1) * d])
+            return (1 - new**2) * jnp.diagonal(params["recurrent"][:, i * d : (i + 1) * d])
 
-        return Bands(lower=band(-1), upper=band(1))
+        return new, Bands(lower=band(-1), upper=band(1))
+
+    def causal_step(params: Params, xi: jax.Array, previous: jax.Array) -> jax.Array:
+        return jnp.tanh(xi + previous @ params["recurrent"][:, :d])
 
     def edge(name: str) -> Callable[[Params], jax.Array]:
         if boundary == "learnt":
@@ -81,7 +81,8 @@ def irnn(
         final_state=edge("end"),
         stencil=tuple(stencil),
         sweep=sweep,
-        bands=bands,
+        bands=lambda *at: sweep(*at)[1],
+        at_rest=at_rest,
         causal_step=causal_step,
         bounds={"recurrent": 0.9 / len(stencil)},
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, dense, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal
 
 
 class LSTMState(NamedTuple):
@@ -32,20 +32,19 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         }
 
     def project(params: Params, x: jax.Array) -> jax.Array:
-        return x @ params["input"] + params["bias"]
+        return affine(x, params["input"], params["bias"])
 
-    def gates(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, ...]:
-        i, f, g, o = jnp.split(xi + h @ params["recurrent"], 4, axis=-1)
-        return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    def split_step(params: Params, xi: jax.Array, state: LSTMState) -> tuple[LSTMState, LSTMState]:
+        return update(xi + state.h @ params["recurrent"], state.c)
 
-    def step(params: Params, xi: jax.Array, state: LSTMState) -> LSTMState:
-        i, f, g, o = gates(params, xi, state.h)
-        c = f * state.c + i * g
-        return LSTMState(o * jnp.tanh(c), c)
+    def at_rest(params: Params, xi: jax.Array) -> tuple[LSTMState, LSTMState]:
+        return update(xi, jnp.zeros((), xi.dtype))
 
-    def retention(params: Params, xi: jax.Array, state: LSTMState) -> LSTMState:
-        f = gates(params, xi, state.h)[1]
-        return LSTMState(jnp.zeros_like(f), f)
+    def update(scores: jax.Array, memory: jax.Array) -> tuple[LSTMState, LSTMState]:
+        i, f, g, o = (scores[..., k * d : (k + 1) * d] for k in range(4))
+        f = jax.nn.sigmoid(f)
+        c = f * memory + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return LSTMState(jax.nn.sigmoid(o) * jnp.tanh(c), c), LSTMState(jnp.zeros_like(f), f)
 
     def initial_state(params: Params) -> LSTMState:
         zero = jnp.zeros(d, params["bias"].dtype)
@@ -56,9 +55,10 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         hidden_size=d,
         init=init,
         project=project,
-        step=step,
+        step=lambda params, xi, state: split_step(params, xi, state)[0],
         output=lambda state: state.h,
         initial_state=initial_state,
-        retention=retention,
+        split_step=split_step,
+        at_rest=at_rest,
         bounds={"recurrent": 1.0},
     )

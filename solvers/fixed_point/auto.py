@@ -7,23 +7,31 @@ from typing import Any
 
 from solvers.bands import Bands
 from solvers.fixed_point.anderson import anderson
-from solvers.fixed_point.banded import banded, precondition
+from solvers.fixed_point.banded import Sweep, banded, precondition
 from solvers.fixed_point.base import Cascade, Stage
 from solvers.fixed_point.newton import newton
 from solvers.vectors import Tree
 
 
-def auto(bands: Callable[[Any, Tree], Bands] | None = None, cheap_steps: int = 30) -> Cascade:
+def auto(
+    bands: Callable[[Any, Tree], Bands] | None = None,
+    cheap_steps: int = 30,
+    *,
+    sweep: Sweep | None = None,
+) -> Cascade:
     """The cascade that serves when nothing is known of the map.
 
-    1. `cheap_steps` steps of `banded(bands)`, or of `anderson(5)` without bands: one evaluation
-       each, and enough for any map that contracts well.
+    1. `cheap_steps` steps of `banded(bands)` (by `sweep`, if given), or of `anderson(5)` without
+       bands: one evaluation each, and enough for any map that contracts well.
     2. `newton` with line search, preconditioned by the bands where there are some, from the best
        iterate so far, for the examples that did not converge. It needs no contraction.
 
     Under `vmap` an example that the first stage solved takes no Newton step, and when all are
-    solved the second stage costs one evaluation of the map.
+    solved the second stage costs nothing.
     """
-    first = anderson(5) if bands is None else banded(bands)
+    if bands is None:
+        first = anderson(5)
+    else:
+        first = banded(bands) if sweep is None else banded(sweep=sweep)
     second = newton(precond=None if bands is None else precondition(bands))
     return Cascade((Stage(first, cheap_steps), Stage(second)))

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from solvers.bands import Bands, splitting_inverse
-from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
+from solvers.fixed_point.base import FixedPointProblem, Precondition, compare, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.vectors import Tree, Vector
+
+
+Sweep = Callable[[Any, Tree], tuple[Tree, Bands]]
 
 
 class State(NamedTuple):
@@ -22,23 +25,36 @@ def precondition(bands: Callable[[Any, Tree], Bands] | Bands) -> Precondition:
     return lambda theta, x: splitting_inverse(bands(theta, x))
 
 
-def banded(bands: Callable[[Any, Tree], Bands] | Bands, damping: float = 1.0) -> Method:
+def banded(
+    bands: Callable[[Any, Tree], Bands] | Bands | None = None,
+    damping: float = 1.0,
+    *,
+    sweep: Sweep | None = None,
+) -> Method:
     """Solves the part of the equation that couples neighbours in time exactly, every step.
 
     Args:
       bands: `(theta, x) -> Bands`, the tridiagonal part of `df/dx` per channel (or what is cheap
-        of it). It is evaluated beside `f`, at the same `x`, so that the compiler computes what
-        the two have in common once. Constant `Bands` will do for a linear map.
+        of it). Constant `Bands` will do for a linear map.
       damping: length of the step.
+      sweep: instead of `bands`: `(theta, x) -> (f(theta, x), Bands)`, for maps whose bands come
+        with their value.
 
     Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and
     nothing else in the Jacobian it is Newton's method.
     """
-    inverse = precondition(bands)
+    if (bands is None) == (sweep is None):
+        raise ValueError("banded takes either bands or sweep")
 
     def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        point = evaluate(problem, x)
-        correction = problem.precondition(inverse, x)(point.step)
+        if sweep is None:
+            point = evaluate(problem, x)
+            inverse = precondition(bands)(problem.theta, problem.unravel(x))
+        else:
+            image, found = sweep(problem.theta, problem.unravel(x))
+            point = compare(x, problem.ravel(image))
+            inverse = splitting_inverse(found)
+        correction = problem.ravel(inverse(problem.unravel(point.step)))
         return State(x + damping * correction), point.progress()
 
     def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:

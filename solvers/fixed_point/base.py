@@ -44,7 +44,11 @@ class Point(NamedTuple):
 
 def evaluate(problem: FixedPointProblem, x: Vector) -> Point:
     """The map at `x`, once."""
-    image = problem.f(x)
+    return compare(x, problem.f(x))
+
+
+def compare(x: Vector, image: Vector) -> Point:
+    """An iterate beside its image."""
     step = image - x
     return Point(x, step, norm(step), jnp.maximum(norm(x), norm(image)))
 

@@ -69,7 +69,7 @@ def fixed_point(
         f: Map, theta: Any, x0: Tree, tolerances: tuple, max_steps: int, unrolled: bool = False
     ) -> tuple[Tree, Info]:
         sequence = tasks(stages, f, theta, x0, tolerances, max_steps, trace)
-        x, info = run(sequence, iterate.unroll if unrolled else iterate.resume)
+        x, info = run(sequence, unrolled=True) if unrolled else run(sequence)
         return unraveler(x0)(x), info
 
     return adjoints.differentiate(
@@ -122,13 +122,26 @@ def tasks(
 
 
 def run(
-    tasks: list[iterate.Task], loop: Callable[[iterate.Task, iterate.Loop], iterate.Loop]
+    tasks: list[iterate.Task],
+    loop: Callable[[iterate.Task, iterate.Loop], iterate.Loop] = iterate.resume,
+    unrolled: bool = False,
 ) -> tuple[Vector, Info]:
-    """The tasks one after the other, each from the best iterate of the one before."""
+    """The tasks one after the other, each from the best iterate of the one before.
+
+    `unrolled` makes a program through which reverse mode can pass.
+    """
+    loop = iterate.unroll if unrolled else loop
     x, info = iterate.outcome(loop(tasks[0], iterate.begin(tasks[0])))
     for task in tasks[1:]:
-        x, latest = iterate.outcome(loop(task, iterate.begin(task._replace(start=x))))
-        info = combine(info, latest)
+
+        def proceed(before: tuple[Vector, Info], task: iterate.Task = task) -> tuple[Vector, Info]:
+            x, latest = iterate.outcome(loop(task, iterate.begin(task._replace(start=before[0]))))
+            return x, combine(before[1], latest)
+
+        if unrolled:
+            x, info = proceed((x, info))
+        else:
+            x, info = iterate.unless(info.converged, proceed, (x, info))
     return x, info
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from solvers import iterate
 from solvers.info import Info
 from solvers.linear.base import LinearSolver, Operator
 from solvers.vectors import Tree
@@ -29,21 +30,22 @@ class LinearCascade:
     ) -> tuple[Tree, Info]:
         x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol)
         for solver in self.solvers[1:]:
-            done = info.converged
-            # Correction form: an example that is done has nothing left to correct.
-            rest = jax.tree.map(lambda b, ax: jnp.where(done, 0, b - ax), b, matvec(x))  # noqa: B023
-            left = info.residual
-            tolerance = solver.tolerance(b) if rtol is None else rtol
-            correction, later = solver(
-                matvec, rest, None, precond, rtol=jnp.minimum(tolerance / left, 1)
-            )
-            x = jax.tree.map(jnp.add, x, correction)
-            info = Info(
-                steps=info.steps + later.steps,
-                residual=jnp.where(done, left, left * later.residual),
-                status=jnp.where(done, info.status, later.status),
-                evaluations=info.evaluations + later.evaluations + 1,
-            )
+
+            def correct(before: tuple[Tree, Info], solver: LinearSolver = solver) -> tuple:
+                x, info = before
+                tolerance = solver.tolerance(b) if rtol is None else rtol
+                rest = jax.tree.map(jnp.subtract, b, matvec(x))
+                correction, later = solver(
+                    matvec, rest, None, precond, rtol=jnp.minimum(tolerance / info.residual, 1)
+                )
+                return jax.tree.map(jnp.add, x, correction), Info(
+                    steps=info.steps + later.steps,
+                    residual=info.residual * later.residual,
+                    status=later.status,
+                    evaluations=info.evaluations + later.evaluations + 1,
+                )
+
+            x, info = iterate.unless(info.converged, correct, (x, info))
         return x, info
 
 
@@ -51,7 +53,7 @@ def cascade(*solvers: LinearSolver) -> LinearCascade:
     """`cascade(richardson(max_steps=20), bicgstab())`: the second solves what the first did not.
 
     Under `vmap` an example that is solved takes no further step, and when all are, a later solver
-    costs one product.
+    costs nothing.
     """
     if not solvers:
         raise ValueError("a cascade needs at least one solver")
