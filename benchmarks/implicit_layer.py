@@ -3,8 +3,10 @@
     python -m benchmarks.implicit_layer [--full]
 
 Forward: to a relative residual of 1e-4, against jaxopt and optimistix on the same equation. Step:
-value and gradient of a loss, against the 2017 paper's Newton-BiCGSTAB in both directions and
-against flax's bidirectional LSTM with as many parameters. All in one run, interleaved.
+value and gradient of a loss, against the 2017 paper's Newton-BiCGSTAB in both directions, at the
+same tolerances, and against flax's bidirectional LSTM with as many parameters. All in one run,
+interleaved. Weights are fresh ones, and those of a real training run
+(`python -m benchmarks.trainability --only default --save ...`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import optimistix as optx
 import implicit_rnn
 from benchmarks import report, timing
 from implicit_rnn import cells
-from implicit_rnn.sequence import _equation, banded_adjoint, equation_map
-from solvers import adjoint, linear
+from implicit_rnn.equation import equation_map, equation_of
+from implicit_rnn.tasks import biased_walk
+from implicit_rnn.training import Recipe
+from solvers import Sweeps, adjoint, linear
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -33,14 +37,31 @@ with warnings.catch_warnings():
 
 INPUTS = 16
 TOLERANCE = 1e-4
-SHAPES = [(20, 40, 64), (20, 40, 200), (64, 40, 64), (20, 200, 64)]
-MORE_SHAPES = [(64, 40, 200), (20, 200, 200), (20, 1000, 64), (64, 200, 64)]
-# What a training loop asks of a step: loose solves, as the gradient is noisy anyway.
+SHAPES = [
+    (20, 40, 64), (64, 40, 64), (20, 200, 64), (20, 1000, 64),
+    (20, 40, 200), (64, 40, 200), (20, 200, 200),
+]  # fmt: skip
+MORE_SHAPES = [
+    (64, 200, 64), (64, 1000, 64), (64, 200, 200), (20, 1000, 200), (64, 1000, 200),
+]  # fmt: skip
+WEIGHTS = ["fresh, update bias 0", "fresh, update bias -3", "trained"]
+# What both sides are asked for where the step is compared with the paper's algorithm. The recipe
+# of the library asks for less: `implicit_rnn.training.Recipe`.
 FORWARD_RTOL, BACKWARD_RTOL = 1e-3, 1e-2
 
 
-def problem(batch: int, length: int, width: int, bias: float) -> tuple:
-    cell = cells.igru(width, update_bias=bias)
+def problem(batch: int, length: int, width: int, weights: str) -> tuple:
+    """Cell, parameters and inputs; trained weights come with the walks they were trained for."""
+    if weights == "trained":
+        cell = cells.igru(width)
+        stored = np.load(report.RESULTS / f"trained_{width}.npz")
+        paths, structure = jax.tree_util.tree_flatten_with_path(
+            cell.init(jax.random.key(0), INPUTS)
+        )
+        leaves = [jnp.asarray(stored[jax.tree_util.keystr(path)]) for path, _ in paths]
+        walks = biased_walk(1, batch, max_length=length).inputs
+        return cell, jax.tree.unflatten(structure, leaves), jnp.asarray(walks)
+    cell = cells.igru(width, update_bias=float(weights.rsplit(" ", 1)[1]))
     params = cell.init(jax.random.key(0), INPUTS)
     return cell, params, jax.random.normal(jax.random.key(1), (batch, length, INPUTS))
 
@@ -50,7 +71,7 @@ def reached(cell: Any, params: Any, xs: jax.Array, states: jax.Array) -> float:
     f = equation_map(cell)
 
     def one(xs: jax.Array, states: jax.Array) -> jax.Array:
-        image = f(_equation(cell, params, xs, None, None, None), states)
+        image = f(equation_of(cell, params, xs), states)
         return jnp.linalg.norm(image - states) / jnp.linalg.norm(image)
 
     return float(jnp.max(jax.vmap(one)(xs, states)))
@@ -74,7 +95,7 @@ def solvers_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, Callable]:
     def each(solve: Callable) -> Callable:
         return jax.jit(
             lambda params, xs: jax.vmap(
-                lambda x, h: solve(lambda h, e: f(e, h), h, _equation(cell, params, x, *[None] * 3))
+                lambda x, h: solve(lambda h, e: f(e, h), h, equation_of(cell, params, x))
             )(xs, zero)
         )
 
@@ -88,14 +109,20 @@ def solvers_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, Callable]:
 
     def ours(method: str) -> Callable:
         return jax.jit(
-            lambda params, xs: jax.vmap(
-                lambda x: implicit_rnn.implicit(cell, params, x, method=method, rtol=TOLERANCE)[0]
-            )(xs)
+            lambda params, xs: implicit_rnn.implicit_batch(
+                cell, params, xs, method=method, rtol=TOLERANCE
+            )[0]
         )
 
+    def by_vmap(params: Any, xs: jax.Array) -> jax.Array:
+        return jax.vmap(
+            lambda x: implicit_rnn.implicit(cell, params, x, method="banded", rtol=TOLERANCE)[0]
+        )(xs)
+
     return {
-        "ours, banded": ours("banded"),
+        "ours, sweeps": ours("banded"),
         "ours, auto": ours("auto"),
+        "ours, sweeps by vmap": jax.jit(by_vmap),
         "jaxopt fixed point": each(lambda g, h, e: fixed(g).run(h, e).params),
         "jaxopt anderson": each(lambda g, h, e: accelerated(g).run(h, e).params),
         "optimistix fixed point": each(optimistix),
@@ -105,16 +132,20 @@ def solvers_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, Callable]:
 def steps_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, tuple[Callable, tuple]]:
     """Training steps: value and gradient of a loss over the batch."""
 
-    def implicit_step(method: str, how: Any, rtol: float) -> Callable:
+    def batch_step(recipe: Recipe) -> Callable:
         def loss(params: Any, xs: jax.Array) -> jax.Array:
-            states, _ = jax.vmap(
-                lambda x: implicit_rnn.implicit(
-                    cell, params, x, method=method, adjoint=how, rtol=rtol
-                )
-            )(xs)
-            return jnp.mean(states**2)
+            return jnp.mean(recipe.solve(cell, params, xs)[0] ** 2)
 
         return jax.jit(jax.value_and_grad(loss))
+
+    def paper(params: Any, xs: jax.Array) -> jax.Array:
+        how = adjoint.implicit(linear.bicgstab(rtol=BACKWARD_RTOL))
+        states, _ = jax.vmap(
+            lambda x: implicit_rnn.implicit(
+                cell, params, x, method="newton_bicgstab", adjoint=how, rtol=FORWARD_RTOL
+            )
+        )(xs)
+        return jnp.mean(states**2)
 
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     width = int((np.sqrt((INPUTS + 1) ** 2 + count / 2) - INPUTS - 1) / 2)
@@ -124,21 +155,18 @@ def steps_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, tuple[Callable,
     bidirectional = jax.jit(
         jax.value_and_grad(lambda weights, xs: jnp.mean(peer.apply(weights, xs) ** 2))
     )
-    sweeps = banded_adjoint(cell, rtol=BACKWARD_RTOL, cascade=False)
-    robust = banded_adjoint(cell, rtol=BACKWARD_RTOL)
-    paper = adjoint.implicit(linear.bicgstab(rtol=BACKWARD_RTOL))
+    same = Recipe(rtol=FORWARD_RTOL, backward=Sweeps(rtol=BACKWARD_RTOL))
     return {
-        "ours, sweeps": (implicit_step("banded", sweeps, FORWARD_RTOL), (params, xs)),
-        "ours, auto": (implicit_step("auto", robust, FORWARD_RTOL), (params, xs)),
-        "paper, newton-bicgstab": (
-            implicit_step("newton_bicgstab", paper, FORWARD_RTOL),
-            (params, xs),
-        ),
+        "ours, recipe": (batch_step(Recipe()), (params, xs)),
+        "ours, the paper's tolerances": (batch_step(same), (params, xs)),
+        "paper, newton-bicgstab": (jax.jit(jax.value_and_grad(paper)), (params, xs)),
         "flax bidirectional lstm": (bidirectional, (weights, xs)),
     }
 
 
-def compare(programs: dict[str, tuple[Callable, tuple]], ours: str, rounds: int) -> list[dict]:
+def compare(programs: dict[str, tuple[Callable, tuple]], rounds: int) -> list[dict]:
+    """Every program timed beside every other; ratios are over the first, which is ours."""
+    ours = next(iter(programs))
     compile_seconds = {}
     for name, (program, arguments) in programs.items():
         begin = time.perf_counter()
@@ -175,17 +203,17 @@ def growth(rounds: int) -> list[dict]:
     rows = []
     for length in (40, 400, 4000, 10_000):
         batch = max(1, 10_000 // length)
-        cell, params, xs = problem(batch, length, 64, 0.0)
-        program = jax.jit(
-            lambda params, xs, cell=cell: jax.vmap(
-                lambda x: implicit_rnn.implicit(cell, params, x, method="banded", rtol=TOLERANCE)
-            )(xs)
-        )
+        cell, params, xs = problem(batch, length, 64, WEIGHTS[0])
+
+        def solve(params: Any, xs: jax.Array, cell: Any = cell) -> tuple:
+            return implicit_rnn.implicit_batch(cell, params, xs, method="banded", rtol=TOLERANCE)
+
+        program = jax.jit(solve)
         _, info = program(params, xs)
         sample = timing.interleaved({"ours": timing.stopwatch(program, params, xs)}, rounds)
         rows.append(
             {
-                "name": f"T={length}",
+                "name": f"B={batch}, T={length}",
                 "microseconds_per_token": 1e6 * sample["ours"].median / (batch * length),
                 "most_steps": int(info.steps.max()),
             }
@@ -196,33 +224,29 @@ def growth(rounds: int) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="more and larger shapes")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     command = f"python -m benchmarks.implicit_layer --rounds {arguments.rounds}"
     command += " --full" if arguments.full else ""
     packages = ["jax", "jaxlib", "flax", "jaxopt", "optimistix"]
     result: dict[str, Any] = report.environment(command, packages)
+    result["growth"] = growth(arguments.rounds)
+    show("growth with length, d=64, 10,000 tokens", result["growth"])
     result |= {"forward": [], "step": []}
     for shape in SHAPES + (MORE_SHAPES if arguments.full else []):
-        for bias in (0.0, -3.0):
-            cell, params, xs = problem(*shape, bias)
-            title = "B={}, T={}, d={}, update bias {:g}".format(*shape, bias)
+        for weights in WEIGHTS:
+            cell, params, xs = problem(*shape, weights)
+            title = "B={}, T={}, d={}, {}".format(*shape, weights)
             forward = solvers_of(cell, params, xs)
-            rows = compare(
-                {name: (p, (params, xs)) for name, p in forward.items()}, "ours, banded",
-                arguments.rounds,
-            )  # fmt: skip
+            rows = compare({n: (p, (params, xs)) for n, p in forward.items()}, arguments.rounds)
             for row in rows:
                 row["reached"] = reached(cell, params, xs, forward[row["name"]](params, xs))
             show(f"forward solve, {title}", rows)
             result["forward"].append({"problem": title, "entries": rows})
-            rows = compare(steps_of(cell, params, xs), "ours, sweeps", arguments.rounds)
+            rows = compare(steps_of(cell, params, xs), arguments.rounds)
             show(f"training step, {title}", rows)
             result["step"].append({"problem": title, "entries": rows})
             report.write("implicit_layer", result)
-    result["growth"] = growth(arguments.rounds)
-    show("growth with length, d=64, 10,000 tokens", result["growth"])
-    report.write("implicit_layer", result)
 
 
 if __name__ == "__main__":

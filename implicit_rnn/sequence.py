@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 import solvers
-from implicit_rnn.cells.base import Cell, Params, State, neighbour
-from solvers import Bands, Info, linear
+from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.equation import (
+    Equation,
+    batch_equation,
+    checked,
+    equation_bands,
+    equation_map,
+    equation_of,
+    equation_sweep,
+    extended,
+    mask,
+    masked_scan,
+    start_states,
+)
+from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method
-
-
-class Equation(NamedTuple):
-    """What the states of one sequence are defined by: the `theta` of its fixed-point problem."""
-
-    params: Params
-    xi: Any
-    before: State  # boundary states
-    after: State
-    length: jax.Array
 
 
 def unroll(
@@ -50,9 +52,9 @@ def unroll(
     """
     if cell.stencil != (-1,):
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
-    xs, length = _inputs(xs, length)
+    xs, length = checked(xs, length)
     start = cell.initial_state(params) if state is None else state
-    states, last = _scan(cell.step, params, cell.project(params, xs), start, length, reverse)
+    states, last = masked_scan(cell.step, params, cell.project(params, xs), start, length, reverse)
     inside = jnp.arange(xs.shape[0])[:, None] < length
     return jnp.where(inside, cell.output(states), 0), last
 
@@ -98,15 +100,15 @@ def implicit(
     Returns:
       States, each leaf `[time, hidden_size]`, and the `Info` of the solve.
     """
-    equation = _equation(cell, params, xs, length, initial_state, final_state)
+    equation = equation_of(cell, params, xs, length, initial_state, final_state)
     f, settings = equation_map(cell), _settings(cell, method, adjoint)
     settings |= {"rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe}
     if isinstance(start, list | tuple) and not hasattr(start, "_fields"):
         keys = [None] * len(start) if key is None else list(jax.random.split(key, len(start)))
-        starts = [_start(cell, equation, s, k) for s, k in zip(start, keys, strict=True)]
+        starts = [start_states(cell, equation, s, k) for s, k in zip(start, keys, strict=True)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
         return solvers.race(f, equation, stacked, **settings)
-    return solvers.fixed_point(f, equation, _start(cell, equation, start, key), **settings)
+    return solvers.fixed_point(f, equation, start_states(cell, equation, start, key), **settings)
 
 
 def implicit_batch(
@@ -117,42 +119,232 @@ def implicit_batch(
     length: jax.Array | None = None,
     start: str | State | None = None,
     method: str | Method | solvers.Cascade = "auto",
-    adjoint: str | Adjoint = "auto",
+    adjoint: str | Adjoint | solvers.Sweeps = "auto",
     rtol: float | jax.Array | None = None,
     atol: float | jax.Array | None = None,
     max_steps: int = 200,
     probe: Info | None = None,
-    levels: int = 3,
+    accelerated: bool = True,
+    levels: int = 1,
 ) -> tuple[State, Info]:
-    """`implicit` for a batch whose size shrinks as examples finish (`solvers.compacted`).
+    """`implicit` for a batch: what a training loop calls.
+
+    By default the whole batch is swept together in the layout in which that is fastest
+    (`solvers.lockstep`). An example whose inputs are not finite is solved as if they were zero and
+    reported as `NONFINITE`; it cannot spoil the gradients of the others.
 
     Args:
       xs: inputs `[batch, time, input_size]`.
       length: `[batch]`.
       start: None, `"zeros"`, `"forward"`, `"bidirectional"`, or states, with a batch axis.
+      method: `"auto"` (30 sweeps, then Newton for the examples that need it) or `"banded"` (sweeps
+        alone); any other method of `implicit` with `levels` > 1.
+      adjoint: `"auto"` (20 sweeps, then BiCGSTAB for the examples that need it) or `Sweeps` (sweeps
+        alone, to a tolerance or truncated); any other adjoint with `levels` > 1.
       probe: `solvers.adjoint_probe((batch,))`.
-      levels: how many batch sizes, each half of the one before; each is compiled.
-      cell, params, method, adjoint, rtol, atol, max_steps: as for `implicit`.
+      accelerated: sweeps with secant steps, which take out a single slow direction; trained cells
+        have one now and then, and it sets the number of steps of its batch.
+      levels: more than 1: the size of the batch is halved, up to so many sizes, as examples finish
+        (`solvers.compacted`). Worth it where a few examples need many times the steps of the rest.
+      cell, params, rtol, atol, max_steps: as for `implicit`.
 
     Returns:
       States, each leaf `[batch, time, hidden_size]`, and an `Info` of arrays `[batch]`.
     """
-    if length is None:
-        length = jnp.full(xs.shape[0], xs.shape[1])
-    axes: Any = Equation(None, 0, None, None, 0)  # type: ignore[arg-type]
-    equation = jax.vmap(
-        lambda xs, length: _equation(cell, params, xs, length, None, None), out_axes=axes
-    )(xs, length)
-    if start is None or isinstance(start, str):
-        states = jax.vmap(lambda e: _start(cell, e, start, None), (axes,))(equation)
+    if xs.ndim != 3:
+        raise ValueError(f"xs must be a batch [batch, time, features], got shape {xs.shape}")
+    length = jnp.full(xs.shape[0], xs.shape[1]) if length is None else jnp.asarray(length)
+    if length.shape != xs.shape[:1]:
+        raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
+    tolerances: dict[str, Any] = {
+        "rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe,
+    }  # fmt: skip
+    if levels > 1 or cell.bands is None:
+        return _implicit_compacted(
+            cell, params, xs, length, start, method, adjoint, levels, tolerances
+        )
+    inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
+    xs = jnp.where(inside, xs, 0)
+    finite = jnp.all(jnp.isfinite(xs), axis=(1, 2))
+    xs = jnp.where(finite[:, None, None], xs, 0)
+    equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), length)
+    if start is not None and not isinstance(start, str):
+        start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
+    sweeps, backward, rescue = _lockstep_settings(cell, method, adjoint, tolerances)
+    states, info = solvers.lockstep(
+        equation_sweep(cell), equation, start_states(cell, equation, start, None),
+        backward=backward, rescue=rescue, accelerated=accelerated,
+        **{**tolerances, "max_steps": sweeps},
+    )  # fmt: skip
+    states = jax.tree.map(
+        lambda leaf: jnp.where(finite[:, None, None], jnp.swapaxes(leaf, 0, 1), 0), states
+    )
+    bad = jnp.int32(solvers.Status.NONFINITE)
+    return states, info._replace(status=jnp.where(finite, info.status, bad))
+
+
+def _lockstep_settings(
+    cell: Cell, method: Any, adjoint: Any, tolerances: dict
+) -> tuple[int, solvers.Sweeps, solvers.Rescue | None]:
+    """Sweeps forwards, settings of those backwards, and what follows where they do not converge."""
+    limit = tolerances["max_steps"]
+    if method not in ("auto", "banded"):
+        raise ValueError(
+            f'a batch in lockstep is solved by "auto" or "banded", got {method!r}; '
+            "use jax.vmap(implicit), or levels > 1"
+        )
+    if adjoint == "auto":
+        backward = solvers.Sweeps(max_steps=20)
+    elif isinstance(adjoint, solvers.Sweeps):
+        backward = adjoint
     else:
-        states = jax.vmap(lambda e, s: _start(cell, e, s, None), (axes, 0))(equation, start)
+        raise ValueError(
+            f'a batch in lockstep takes adjoint="auto" or solvers.Sweeps(...), got {adjoint!r}; '
+            "use jax.vmap(implicit), or levels > 1"
+        )
+    if method == "banded" and adjoint != "auto":
+        return limit, backward, None
+    axes: Any = Equation(None, 1, None, None, 0)  # type: ignore[arg-type]
+    f, inverse = equation_map(cell), solvers.precondition(equation_bands(cell))
+    newton = solvers.newton(precond=inverse)
+
+    def forward(equation: Equation, states: State, info: Info) -> tuple[State, Info]:
+        def one(equation: Equation, states: State) -> tuple[State, Info]:
+            return solvers.fixed_point(
+                f, equation, states, method=newton, rtol=tolerances["rtol"],
+                atol=tolerances["atol"], max_steps=max(limit - sweeps, 0),
+            )  # fmt: skip
+
+        found, later = jax.vmap(one, (axes, 1), (1, 0))(equation, states)
+        return found, later._replace(
+            steps=info.steps + later.steps, evaluations=info.evaluations + later.evaluations
+        )
+
+    def back(
+        equation: Equation, states: State, cotangent: State, w: State, info: Info
+    ) -> tuple[State, Info]:
+        solver = linear.bicgstab(rtol=backward.rtol)
+
+        def one(equation: Equation, states: State, cotangent: State, w: State):
+            _, pull = jax.vjp(lambda states: f(equation, states), states)
+            undo = inverse(equation, states)
+            return solver(
+                lambda w: jax.tree.map(jnp.subtract, w, pull(w)[0]),
+                cotangent,
+                w,
+                lambda v: jax.linear_transpose(undo, states)(v)[0],
+            )
+
+        found, later = jax.vmap(one, (axes, 1, 1, 1), (1, 0))(equation, states, cotangent, w)
+        done = info.converged
+        w = jax.tree.map(lambda a, b: jnp.where(done[:, None], a, b), w, found)
+        later = later._replace(
+            steps=info.steps + later.steps, evaluations=info.evaluations + later.evaluations
+        )
+        return w, jax.tree.map(lambda a, b: jnp.where(done, a, b), info, later)
+
+    sweeps = limit if method == "banded" else min(30, limit)
+    if method == "banded":
+        forward = lambda equation, states, info: (states, info)  # noqa: E731
+    return sweeps, backward, solvers.Rescue(forward, back)
+
+
+def _implicit_compacted(
+    cell: Cell,
+    params: Params,
+    xs: jax.Array,
+    length: jax.Array,
+    start: str | State | None,
+    method: str | Method | solvers.Cascade,
+    adjoint: str | Adjoint | solvers.Sweeps,
+    levels: int,
+    tolerances: dict,
+) -> tuple[State, Info]:
+    axes: Any = Equation(None, 0, None, None, 0)  # type: ignore[arg-type]
+    equation = jax.vmap(lambda xs, length: equation_of(cell, params, xs, length), out_axes=axes)(
+        xs, length
+    )
+    if start is None or isinstance(start, str):
+        states = jax.vmap(lambda e: start_states(cell, e, start, None), (axes,))(equation)
+    else:
+        states = jax.vmap(lambda e, s: start_states(cell, e, s, None), (axes, 0))(equation, start)
     if adjoint == "auto":
         adjoint = banded_adjoint(cell, cascade=False)
+    if isinstance(adjoint, solvers.Sweeps):
+        adjoint = banded_adjoint(
+            cell, rtol=adjoint.rtol, steps=adjoint.steps, cascade=False,
+            on_failure=adjoint.on_failure,
+        )  # fmt: skip
     return solvers.compacted(
-        equation_map(cell), equation, states, in_axes=axes, rtol=rtol, atol=atol,
-        max_steps=max_steps, probe=probe, levels=levels, **_settings(cell, method, adjoint),
+        equation_map(cell), equation, states, in_axes=axes, levels=levels,
+        **tolerances, **_settings(cell, method, adjoint),
     )  # fmt: skip
+
+
+def stack(
+    cells: Sequence[Cell],
+    params: Sequence[Params],
+    xs: jax.Array,
+    *,
+    length: int | jax.Array | None = None,
+    residual: bool = False,
+    dropout: float = 0.0,
+    key: jax.Array | None = None,
+    **settings: Any,
+) -> tuple[jax.Array, list[Any]]:
+    """Layers one after the other: each sees the outputs of the one before.
+
+    Args:
+      cells: one a layer; those that look ahead are solved, causal ones unrolled.
+      params: theirs (`init_stack`).
+      xs: one sequence `[time, features]`, or a batch `[batch, time, features]`.
+      length: a scalar, or `[batch]`.
+      residual: add what a layer is given to what it gives, where their widths agree.
+      dropout: chance that an entry between two layers is dropped.
+      key: draws what is dropped; none is needed, and nothing is dropped, without dropout.
+      **settings: of `implicit` or `implicit_batch`, for the layers that are solved.
+
+    Returns:
+      Outputs of the last layer, and what each layer tells: `Info`, or the last state.
+    """
+    if len(cells) != len(params) or not cells:
+        raise ValueError(f"{len(cells)} cells, but parameters for {len(params)}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    if dropout and key is None:
+        raise ValueError("dropout draws random numbers: pass key=jax.random.key(...)")
+    told = []
+    for number, (cell, own) in enumerate(zip(cells, params, strict=True)):
+        given = xs
+        if number and dropout:
+            assert key is not None
+            kept = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - dropout, xs.shape)
+            given = jnp.where(kept, xs / (1 - dropout), 0)
+        outputs, tells = _layer(cell, own, given, length, settings)
+        told.append(tells)
+        xs = xs + outputs if residual and xs.shape == outputs.shape else outputs
+    return xs, told
+
+
+def init_stack(cells: Sequence[Cell], key: jax.Array, input_size: int) -> list[Params]:
+    """Parameters for `stack`."""
+    widths = [input_size, *(cell.hidden_size for cell in cells)]
+    keys = jax.random.split(key, len(cells))
+    return [cell.init(k, width) for cell, k, width in zip(cells, keys, widths, strict=False)]
+
+
+def _layer(
+    cell: Cell, params: Params, xs: jax.Array, length: Any, settings: dict
+) -> tuple[jax.Array, Any]:
+    if cell.final_state is not None:
+        solve = implicit if xs.ndim == 2 else implicit_batch
+        states, info = solve(cell, params, xs, length=length, **settings)
+        return cell.output(states), info
+    if xs.ndim == 2:
+        return unroll(cell, params, xs, length=length)
+    if length is None:
+        length = jnp.full(xs.shape[0], xs.shape[1])
+    return jax.vmap(lambda x, n: unroll(cell, params, x, length=n))(xs, length)
 
 
 def switch(
@@ -166,150 +358,9 @@ def switch(
     """How much each neighbour counts: `[time, len(stencil), hidden_size]`, shares of one."""
     if cell.switch is None:
         raise ValueError(f"{cell.name} has no switch")
-    equation = _equation(cell, params, xs, length, None, None)
-    values = cell.switch(params, equation.xi, _extended(cell, equation, states))
-    return jnp.where(_mask(equation, values), values, 0)
-
-
-def _equation(
-    cell: Cell,
-    params: Params,
-    xs: jax.Array,
-    length: int | jax.Array | None,
-    before: State | None,
-    after: State | None,
-) -> Equation:
-    if cell.final_state is None:
-        raise ValueError(f"{cell.name} does not look ahead: use unroll, or cells.implicit(cell)")
-    xs, length = _inputs(xs, length)
-    return Equation(
-        params,
-        cell.project(params, xs),
-        cell.initial_state(params) if before is None else before,
-        cell.final_state(params) if after is None else after,
-        length,
-    )
-
-
-def _inputs(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Inputs, zero past their length: garbage there reaches neither value nor gradient."""
-    if xs.ndim != 2:
-        raise ValueError(
-            f"xs must be one sequence [time, features], got shape {xs.shape}; "
-            "use jax.vmap for a batch"
-        )
-    length = jnp.asarray(xs.shape[0] if length is None else length)
-    if length.ndim:
-        raise ValueError(f"length must be a scalar, got shape {length.shape}; use jax.vmap")
-    return jnp.where(jnp.arange(xs.shape[0])[:, None] < length, xs, 0), length
-
-
-def _mask(equation: Equation, leaf: jax.Array) -> jax.Array:
-    time = jnp.arange(leaf.shape[0]) < equation.length
-    return time.reshape(-1, *[1] * (leaf.ndim - 1))
-
-
-def _extended(cell: Cell, equation: Equation, states: State) -> State:
-    """States with the boundary states around them, and in place of what is past the length."""
-    back, ahead = cell.reach
-
-    def extend(leaf: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
-        body = jnp.where(_mask(equation, leaf), leaf, after)
-        edges = [jnp.broadcast_to(e, (n, *e.shape)) for e, n in ((before, back), (after, ahead))]
-        return jnp.concatenate([edges[0], body, edges[1]])
-
-    return jax.tree.map(extend, states, equation.before, equation.after)
-
-
-def equation_sweep(cell: Cell) -> Callable[[Equation, State], tuple[State, Bands | None]]:
-    """`F(equation, H)` together with the cell's bands there (None for a cell without)."""
-
-    def sweep(equation: Equation, states: State) -> tuple[State, Bands | None]:
-        around = _extended(cell, equation, states)
-        bands = None
-        if cell.sweep is not None:
-            new, bands = cell.sweep(equation.params, equation.xi, around)
-        else:
-            neighbours = [neighbour(around, offset, cell.reach) for offset in cell.stencil]
-            new = jax.vmap(lambda xi, *n: cell.step(equation.params, xi, *n))(
-                equation.xi, *neighbours
-            )
-            if cell.bands is not None:
-                bands = cell.bands(equation.params, equation.xi, around)
-        return jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), (new, bands))
-
-    return sweep
-
-
-def equation_map(cell: Cell) -> Callable[[Equation, State], State]:
-    """`F` of the fixed-point problem `H = F(equation, H)` that `implicit` solves."""
-    sweep = equation_sweep(cell)
-    return lambda equation, states: sweep(equation, states)[0]
-
-
-def equation_bands(cell: Cell) -> Callable[[Equation, State], Bands]:
-    """The bands of `F`: the cell's own, or estimated by probing where it has none."""
-    if cell.bands is None:
-        return probed_bands(equation_map(cell))
-    sweep = equation_sweep(cell)
-
-    def bands(equation: Equation, states: State) -> Bands:
-        found = sweep(equation, states)[1]
-        assert found is not None
-        return found
-
-    return bands
-
-
-def probed_bands(
-    f: Callable[[Any, State], State], samples: int = 4, limit: float = 0.9
-) -> Callable[[Any, State], Bands]:
-    """Bands of any map on states `[time, ...]` from `3 samples` products with its Jacobian.
-
-    A probe is a random sign at every third time, so that of the neighbours of a time only one is
-    probed; the product with the probe's own sign estimates the entry on the band, and what couples
-    different channels averages out. The bands of a row are scaled down to sum to at most `limit`,
-    so that `I - B` can always be inverted.
-    """
-
-    def bands(theta: Any, states: State) -> Bands:
-        _, push = jax.linearize(lambda states: f(theta, states), states)
-        leaves, structure = jax.tree.flatten(states)
-        time = leaves[0].shape[0]
-        row = jnp.arange(time)
-
-        def probe(key: jax.Array) -> tuple[list, list, list]:
-            keys = jax.random.split(key, len(leaves))
-            signs = [
-                jax.random.rademacher(k, leaf.shape, leaf.dtype)
-                for k, leaf in zip(keys, leaves, strict=True)
-            ]
-            found: tuple[list, list, list] = ([], [], [])
-            images = []
-            for colour in range(3):
-                here = (row % 3 == colour).reshape(-1, *[1] * (leaves[0].ndim - 1))
-                chosen = [jnp.where(here, sign, 0) for sign in signs]
-                images.append(jax.tree.leaves(push(jax.tree.unflatten(structure, chosen))))
-            for i, sign in enumerate(signs):
-                stacked = jnp.stack([image[i] for image in images])
-                for offset, band in zip((-1, 0, 1), found, strict=True):
-                    other = jnp.clip(row + offset, 0, time - 1)
-                    value = stacked[(row + offset) % 3, row] * sign[other]
-                    inside = (row + offset >= 0) & (row + offset < time)
-                    inside = inside.reshape(-1, *[1] * (value.ndim - 1))
-                    band.append(jnp.where(inside, value, 0))
-            return found
-
-        keys = jax.random.split(jax.random.key(0), samples)
-        lower, own, upper = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(probe)(keys))
-        for i in range(len(leaves)):
-            total = jnp.abs(lower[i]) + jnp.abs(own[i]) + jnp.abs(upper[i])
-            scale = limit / jnp.maximum(total, limit)
-            lower[i], own[i], upper[i] = scale * lower[i], scale * own[i], scale * upper[i]
-        trees = [jax.tree.unflatten(structure, band) for band in (lower, upper, own)]
-        return Bands(*trees)
-
-    return bands
+    equation = equation_of(cell, params, xs, length)
+    values = cell.switch(params, equation.xi, extended(cell, equation, states))
+    return jnp.where(mask(equation, values), values, 0)
 
 
 def banded_adjoint(
@@ -333,7 +384,7 @@ def banded_adjoint(
     inverse = solvers.precondition(equation_bands(cell))
     if steps is not None:
         return solvers.adjoint.rbp(steps, precond=inverse, on_failure=on_failure)
-    sweeps = linear.richardson(rtol=rtol, max_steps=20 if cascade else 200)
+    sweeps = linear.richardson(rtol=rtol, max_steps=20 if cascade else 200, accelerated=True)
     solver = linear.cascade(sweeps, linear.bicgstab(rtol=rtol)) if cascade else sweeps
     return solvers.adjoint.implicit(solver, precond=inverse, on_failure=on_failure)
 
@@ -363,78 +414,3 @@ def _settings(
         "method": _method(cell, method) if isinstance(method, str) else method,
         "adjoint": banded_adjoint(cell) if adjoint == "auto" else adjoint,
     }
-
-
-def _start(
-    cell: Cell, equation: Equation, start: str | State | None, key: jax.Array | None
-) -> State:
-    """States to start from, zero past the length."""
-    time = jax.tree.leaves(equation.xi)[0].shape[0]
-    shape = jax.tree.map(lambda leaf: jnp.zeros((time, *leaf.shape), leaf.dtype), equation.before)
-    if start is None:
-        if cell.at_rest is None:
-            return shape
-        states = _first_sweep(cell, equation)
-    elif not isinstance(start, str):
-        states = start
-    elif start == "zeros":
-        return shape
-    elif start == "random":
-        if key is None:
-            raise ValueError('start="random" draws random numbers: pass key=jax.random.key(...)')
-        leaves, structure = jax.tree.flatten(shape)
-        keys = jax.random.split(key, len(leaves))
-        draws = [
-            jax.random.uniform(k, leaf.shape, leaf.dtype, -1, 1)
-            for k, leaf in zip(keys, leaves, strict=True)
-        ]
-        states = jax.tree.unflatten(structure, draws)
-    elif start == "forward":
-        states = _causal(cell, equation, reverse=False)
-    elif start == "bidirectional":
-        passes = [_causal(cell, equation, reverse=reverse) for reverse in (False, True)]
-        states = jax.tree.map(lambda a, b: 0.5 * (a + b), *passes)
-    else:
-        raise ValueError(
-            f'start must be "zeros", "random", "forward", "bidirectional" or states, got {start!r}'
-        )
-    states = jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), states)
-    return lax.stop_gradient(states)
-
-
-def _first_sweep(cell: Cell, equation: Equation) -> State:
-    """One splitting sweep from zero, boundary states left aside."""
-    assert cell.at_rest is not None
-    rest = cell.at_rest(equation.params, equation.xi)
-    states, bands = jax.tree.map(lambda leaf: jnp.where(_mask(equation, leaf), leaf, 0), rest)
-    return solvers.bands.splitting_inverse(bands)(states)
-
-
-def _causal(cell: Cell, equation: Equation, reverse: bool) -> State:
-    """The pass that does not look ahead, in either direction."""
-    if cell.causal_step is None:
-        raise ValueError(f'{cell.name} has no causal step: start from "zeros" or given states')
-    edge = equation.after if reverse else equation.before
-    return _scan(
-        cell.causal_step, equation.params, equation.xi, edge, equation.length, reverse
-    )[0]  # fmt: skip
-
-
-def _scan(
-    step: Callable[[Params, Any, State], State],
-    params: Params,
-    xi: Any,
-    start: State,
-    length: jax.Array,
-    reverse: bool,
-) -> tuple[State, State]:
-    """All states and the last one; steps at or past the length leave the state as it is."""
-
-    def body(state: State, row: tuple) -> tuple[State, State]:
-        xi, inside = row
-        new = jax.tree.map(lambda a, b: jnp.where(inside, a, b), step(params, xi, state), state)
-        return new, new
-
-    inside = jnp.arange(jax.tree.leaves(xi)[0].shape[0]) < length
-    last, states = lax.scan(body, start, (xi, inside), reverse=reverse)
-    return states, last

@@ -23,6 +23,7 @@ from solvers.fixed_point import (
 from solvers.fixed_point.solve import fixed_point
 from solvers.info import Info, SolveError, Status, check, explain
 from solvers.linear import LinearSolver, linear_solve
+from solvers.lockstep import Rescue, Sweeps, lockstep
 
 __all__ = [
     "METHODS",
@@ -30,9 +31,11 @@ __all__ = [
     "Cascade",
     "Info",
     "LinearSolver",
+    "Rescue",
     "SolveError",
     "Stage",
     "Status",
+    "Sweeps",
     "adjoint",
     "adjoint_probe",
     "anderson",
@@ -48,6 +51,7 @@ __all__ = [
     "fixed_point",
     "linear",
     "linear_solve",
+    "lockstep",
     "newton",
     "penalties",
     "picard",

@@ -203,16 +203,24 @@ def differentiate(
     max_steps: int,
     probe: Info | None,
     backward: Backward | None = None,
+    transposed: Backward | None = None,
     example: tuple[Any, Tree] | None = None,
 ) -> tuple[Tree, Info]:
     """`forward(f, theta, x0, tolerances, max_steps)` with the derivative that `adjoint` defines.
 
     What `f` closes over is differentiated too: `forward` and `backward` see it as the second
-    half of `theta`. `example` are arguments for `f` where they differ from `theta` and `x0`.
+    half of `theta`. In place of the adjoint's own, `transposed(f, theta, x, cotangent, adjoint)`
+    solves the backward system, and `backward` goes on to the gradient of `theta`. `example` are
+    arguments for `f` where they differ from `theta` and `x0`.
     """
     f, constants = jax.closure_convert(f, *(example or (theta, x0)))
     spec = _Spec(
-        forward, lambda both, x: f(both[0], x, *both[1]), adjoint, max_steps, backward or _backward
+        forward,
+        lambda both, x: f(both[0], x, *both[1]),
+        adjoint,
+        max_steps,
+        backward,
+        transposed or _solve_transposed,
     )
     arguments = ((theta, constants), x0, tolerances)
     if adjoint.mode == "tangent":
@@ -235,7 +243,8 @@ class _Spec:
     f: Callable[[Any, Tree], Tree]
     adjoint: Adjoint
     max_steps: int
-    backward: Backward
+    backward: Backward | None
+    transposed: Backward
 
     def solve(self, theta: Any, x0: Tree, tolerances: tuple) -> tuple[Tree, Info]:
         return self.forward(self.f, theta, x0, tolerances, self.max_steps)
@@ -259,7 +268,10 @@ def _reverse_forward(spec: _Spec, theta: Any, x0: Tree, tolerances: tuple, probe
 
 def _reverse_backward(spec: _Spec, saved: tuple, cotangents: tuple):
     theta, x, x0, tolerances, probe = saved
-    theta_bar, info = spec.backward(spec.f, theta, x, cotangents[0], spec.adjoint)
+    if spec.backward is not None:
+        theta_bar, info = spec.backward(spec.f, theta, x, cotangents[0], spec.adjoint)
+    else:
+        theta_bar, info = _backward(spec, theta, x, cotangents[0])
     return theta_bar, zeros(x0), zeros(tolerances), _seen(probe, info)
 
 
@@ -300,22 +312,20 @@ def _hook_forward(spec: _Spec, theta: Any, x: Tree, image: Tree, probe: Info | N
 
 def _hook_backward(spec: _Spec, saved: tuple, cotangent: Tree):
     theta, x, probe = saved
-    w, info = _solve_transposed(spec.f, theta, x, cotangent, spec.adjoint)
+    w, info = spec.transposed(spec.f, theta, x, cotangent, spec.adjoint)
     return None, None, w, _seen(probe, info)
 
 
 _hook.defvjp(_hook_forward, _hook_backward)
 
 
-def _backward(
-    f: Callable, theta: Any, x: Tree, cotangent: Tree, adjoint: Adjoint
-) -> tuple[Any, Info]:
+def _backward(spec: _Spec, theta: Any, x: Tree, cotangent: Tree) -> tuple[Any, Info]:
     """The gradient with respect to `theta`, and what the solve for it did."""
-    w, info = _solve_transposed(f, theta, x, cotangent, adjoint)
-    theta_bar = jax.vjp(lambda theta: f(theta, x), theta)[1](w)[0]
-    if adjoint.on_failure == "zero":
+    w, info = spec.transposed(spec.f, theta, x, cotangent, spec.adjoint)
+    theta_bar = jax.vjp(lambda theta: spec.f(theta, x), theta)[1](w)[0]
+    if spec.adjoint.on_failure == "zero":
         # A zero cotangent does not stop a NaN inside the map: 0 * NaN.
-        bad = failed(adjoint.linear, info)
+        bad = failed(spec.adjoint.linear, info)
         theta_bar = jax.tree.map(lambda leaf: _fill_where(bad, leaf, 0.0), theta_bar)
     return theta_bar, info
 

@@ -71,7 +71,7 @@ def race(
         f: Map, theta: Any, starts: Tree, tolerances: tuple, max_steps: int
     ) -> tuple[Tree, Info]:
         def open_race(loop: iterate.Loop) -> jax.Array:
-            return lax.psum((loop.status == 0).astype(jnp.int32), _AXIS) == 0
+            return lax.psum((loop.record.status == 0).astype(jnp.int32), _AXIS) == 0
 
         def contender(start: Tree) -> tuple[Vector, Info]:
             sequence = tasks(stages, f, theta, start, tolerances, max_steps)

@@ -8,6 +8,7 @@ blackjax. It reports its `Progress`; everything that is common to iterations hap
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,7 @@ _SCALE_CEILING = 100.0
 class Progress(NamedTuple):
     """What a method reports after `init` and after every `step`."""
 
-    value: Vector  # the iterate
+    value: Any  # the iterate, a vector
     residual: jax.Array  # norm of the residual at `value`
     scale: jax.Array  # what that residual is relative to
     evaluations: jax.Array | int = 1  # of the map or matrix, in this call
@@ -52,7 +53,7 @@ class Method(NamedTuple):
     """
 
     init: Callable[[Problem, Vector], tuple[State, Progress]]
-    step: Callable[[Problem, State, Goal], tuple[State, Progress]]
+    step: Callable[[Problem, State, Any], tuple[State, Progress]]
     name: str = "method"
 
 
@@ -77,11 +78,9 @@ class Task(NamedTuple):
     stop: Stop
 
 
-class Loop(NamedTuple):
-    """The carry of the loop. A batch of these can be gathered, resumed and scattered."""
+class Record(NamedTuple):
+    """What the loop remembers of a solve besides vectors: all scalars, but for the trace."""
 
-    state: State
-    best: Vector
     best_residual: jax.Array
     best_scale: jax.Array
     scale: jax.Array
@@ -98,29 +97,65 @@ class Loop(NamedTuple):
     def running(self) -> jax.Array:
         return self.status == _RUNNING
 
+    def info(self) -> Info:
+        """What the user is told."""
+        return Info(
+            steps=self.steps,
+            residual=_relative(self.best_residual, self.best_scale),
+            status=self.status,
+            evaluations=self.evaluations,
+            trace=self.trace if self.trace.size else None,
+        )
+
+
+class Loop(NamedTuple):
+    """The carry of the loop. A batch of these can be gathered, resumed and scattered."""
+
+    state: State
+    best: Vector
+    record: Record
+
+    @property
+    def running(self) -> jax.Array:
+        return self.record.running
+
 
 def begin(task: Task) -> Loop:
     """The state of the loop before its first step."""
-    dtype = task.start.dtype
-    healthy = jnp.all(jnp.isfinite(task.start))
-    start = jnp.where(jnp.isfinite(task.start), task.start, 0)
+    finite_start = jnp.isfinite(task.start)
+    start = jnp.where(finite_start, task.start, 0)
     state, progress = task.method.init(task.problem, start)
+    record = open_record(task.stop, progress, jnp.all(finite_start), task.start.dtype)
+    usable = record.status != Status.NONFINITE
+    return Loop(state, jnp.where(usable, progress.value, start), record)
+
+
+def advance(task: Task, loop: Loop) -> Loop:
+    """One step of the method and everything the loop decides about it."""
+    stop, record = task.stop, loop.record
+    goal = jnp.maximum(stop.rtol * record.scale, stop.atol).astype(record.scale.dtype)
+    last = record.steps + 1 >= stop.max_steps
+    state, progress = task.method.step(task.problem, loop.state, Goal(goal, last))
+    record, better = judge(stop, record, progress)
+    return Loop(state, jnp.where(better, progress.value, loop.best), record)
+
+
+def open_record(stop: Stop, progress: Progress, healthy: jax.Array, dtype: jnp.dtype) -> Record:
+    """The record of a solve from what `init` reports; `healthy`: was the start finite?"""
     residual = lax.stop_gradient(progress.residual)
     scale = lax.stop_gradient(progress.scale)
     monitor = residual if progress.monitor is None else lax.stop_gradient(progress.monitor)
     finite = healthy & jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
-    goal = jnp.maximum(task.stop.rtol * scale, task.stop.atol)
+    goal = jnp.maximum(stop.rtol * scale, stop.atol)
     status = jnp.select(
         [~finite, (residual <= goal) & progress.trusted],
         [int(Status.NONFINITE), int(Status.CONVERGED)],
-        _RUNNING if task.stop.max_steps > 0 else int(Status.MAX_STEPS),
+        _RUNNING if stop.max_steps > 0 else int(Status.MAX_STEPS),
     )
-    trace = jnp.full((task.stop.trace,), jnp.nan, dtype)
-    if task.stop.trace:
+    trace = jnp.full((stop.trace,), jnp.nan, dtype)
+    if stop.trace:
         trace = trace.at[0].set(_relative(monitor, scale))
-    return Loop(
-        state=state,
-        best=jnp.where(finite, progress.value, start),
+    return Record(
         best_residual=jnp.where(finite, residual, jnp.inf).astype(dtype),
         best_scale=scale.astype(dtype),
         scale=scale.astype(dtype),
@@ -135,28 +170,24 @@ def begin(task: Task) -> Loop:
     )
 
 
-def advance(task: Task, loop: Loop) -> Loop:
-    """One step of the method and everything the loop decides about it."""
-    stop, dtype = task.stop, loop.best.dtype
-    steps = loop.steps + 1
-    last = steps >= stop.max_steps
-    goal = jnp.maximum(stop.rtol * loop.scale, stop.atol).astype(dtype)
-    state, progress = task.method.step(task.problem, loop.state, Goal(goal, last))
-
+def judge(stop: Stop, record: Record, progress: Progress) -> tuple[Record, jax.Array]:
+    """The record after a step, and whether its iterate is the best so far."""
+    dtype = record.scale.dtype
+    steps = record.steps + 1
     residual = lax.stop_gradient(progress.residual).astype(dtype)
     monitor = residual if progress.monitor is None else lax.stop_gradient(progress.monitor)
     reached = lax.stop_gradient(progress.scale).astype(dtype)
-    scale = jnp.minimum(reached, loop.ceiling)
+    scale = jnp.minimum(reached, record.ceiling)
     goal = jnp.maximum(stop.rtol * scale, stop.atol).astype(dtype)
     finite = jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
     # Far out, f(x) - x is rounded to zero whatever f is.
-    resolved = (reached <= loop.ceiling) | (jnp.finfo(dtype).eps * reached <= goal)
+    resolved = (reached <= record.ceiling) | (jnp.finfo(dtype).eps * reached <= goal)
     converged = finite & (residual <= goal) & resolved & progress.trusted
-    improved = monitor < 0.999 * loop.reference
-    quiet = jnp.where(improved, 0, loop.quiet + 1)
+    improved = monitor < 0.999 * record.reference
+    quiet = jnp.where(improved, 0, record.quiet + 1)
     stalled = quiet > stop.patience if stop.patience is not None else False
-    diverged = monitor > stop.blowup * loop.first if stop.blowup is not None else False
-    status = jnp.where(last, int(Status.MAX_STEPS), _RUNNING)
+    diverged = monitor > stop.blowup * record.first if stop.blowup is not None else False
+    status = jnp.where(steps >= stop.max_steps, int(Status.MAX_STEPS), _RUNNING)
     # The strongest verdict comes last. (Nested selections compile to one small kernel.)
     for verdict, reason in (
         (stalled, Status.STALLED),
@@ -166,25 +197,23 @@ def advance(task: Task, loop: Loop) -> Loop:
         (~finite, Status.NONFINITE),
     ):
         status = jnp.where(verdict, int(reason), status)
-    better = finite & ((residual < loop.best_residual) | converged | (not stop.keep_best))
-    trace = loop.trace
+    better = finite & ((residual < record.best_residual) | converged | (not stop.keep_best))
+    trace = record.trace
     if stop.trace:
         trace = trace.at[steps].set(_relative(monitor, scale).astype(dtype), mode="drop")
-    return Loop(
-        state=state,
-        best=jnp.where(better, progress.value, loop.best),
-        best_residual=jnp.where(better, residual, loop.best_residual),
-        best_scale=jnp.where(better, scale, loop.best_scale),
-        scale=jnp.where(finite, scale, loop.scale),
-        ceiling=loop.ceiling,
-        first=loop.first,
-        reference=jnp.where(improved, monitor, loop.reference).astype(dtype),
+    return Record(
+        best_residual=jnp.where(better, residual, record.best_residual),
+        best_scale=jnp.where(better, scale, record.best_scale),
+        scale=jnp.where(finite, scale, record.scale),
+        ceiling=record.ceiling,
+        first=record.first,
+        reference=jnp.where(improved, monitor, record.reference).astype(dtype),
         quiet=quiet,
         steps=steps,
         status=status.astype(jnp.int32),
-        evaluations=loop.evaluations + progress.evaluations,
+        evaluations=record.evaluations + progress.evaluations,
         trace=trace,
-    )
+    ), better
 
 
 def resume(task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | None = None) -> Loop:
@@ -221,18 +250,54 @@ def unless(done: jax.Array, turn: Callable[[Any], Any], value: Any) -> Any:
 
 def outcome(loop: Loop) -> tuple[Vector, Info]:
     """The best iterate and its `Info`."""
-    return loop.best, Info(
-        steps=loop.steps,
-        residual=_relative(loop.best_residual, loop.best_scale),
-        status=loop.status,
-        evaluations=loop.evaluations,
-        trace=loop.trace if loop.trace.size else None,
-    )
+    return loop.best, loop.record.info()
 
 
 def run(task: Task) -> tuple[Vector, Info]:
     """Iterates one task to its end."""
     return outcome(resume(task, begin(task)))
+
+
+def run_batch(task: Task, spread: Callable[[jax.Array], jax.Array]) -> tuple[Vector, Info]:
+    """A task whose vectors are those of a whole batch, in whatever layout.
+
+    One step of the method serves all examples; each has a record and a verdict of its own. The
+    method reports residuals and scales `[batch]` and may look neither at its goal nor at the
+    identity of an example. `spread` makes numbers `[batch]` broadcast against vectors.
+    """
+    # The state of an example that has ended goes on changing; its best iterate does not.
+    state, progress = task.method.init(task.problem, task.start)
+    dtype = task.start.dtype
+
+    def told(progress: Progress, residual: jax.Array, scale: jax.Array) -> Progress:
+        return progress._replace(value=None, residual=residual, scale=scale)
+
+    record = jax.vmap(
+        lambda residual, scale: open_record(
+            task.stop, told(progress, residual, scale), jnp.bool_(True), dtype
+        )
+    )(progress.residual, progress.scale)
+    usable = record.status != Status.NONFINITE
+    best = jnp.where(spread(usable), progress.value, 0)
+
+    def turn(carry: tuple) -> tuple:
+        state, best, record = carry
+        state, progress = task.method.step(task.problem, state, None)
+        later, better = jax.vmap(
+            lambda record, residual, scale: judge(
+                task.stop, record, told(progress, residual, scale)
+            )
+        )(record, progress.residual, progress.scale)
+        running = record.running
+        record = jax.vmap(lambda going, *both: jax.tree.map(partial(jnp.where, going), *both))(
+            running, later, record
+        )
+        return state, jnp.where(spread(better & running), progress.value, best), record
+
+    _, best, record = lax.while_loop(
+        lambda carry: jnp.any(carry[2].running), turn, (state, best, record)
+    )
+    return best, record.info()
 
 
 def backtrack(

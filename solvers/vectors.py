@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,46 @@ Tree = Any
 Vector = jax.Array
 
 
+class Geometry(NamedTuple):
+    """Scalar products and multiples of vectors: of one, or of a batch with one number for each.
+
+    Attributes:
+      dot: `(u, v) -> <u, v>`.
+      times: `(number, vector) -> number * vector`.
+    """
+
+    dot: Callable[[Vector, Vector], jax.Array]
+    times: Callable[[jax.Array, Vector], Vector]
+
+    def norm(self, vector: Vector) -> jax.Array:
+        """Euclidean norm, held constant under differentiation (it steers, it is not a result)."""
+        vector = lax.stop_gradient(vector)
+        return jnp.sqrt(self.dot(vector, vector))
+
+    def secant(self, g: Vector, r: Vector, g_before: Vector, r_before: Vector) -> Vector:
+        """The next iterate of Anderson's method with one difference, for `g(x) = x + r(x)`.
+
+        `g - c (g - g_before)` with the `c` that makes `r - c (r - r_before)` smallest. It finds the
+        fixed point at once along a single slow direction, even one that grows.
+        """
+        change = lax.stop_gradient(r - r_before)
+        size = self.dot(change, change)
+        share = self.dot(lax.stop_gradient(r), change) / jnp.where(size > 0, size, 1)
+        share = jnp.where(size > 0, jnp.clip(share, -_LONGEST, _LONGEST), 0)
+        return g - self.times(share, g - g_before)
+
+
+# A secant through two nearly equal residuals points anywhere.
+_LONGEST = 10.0
+
+
 def norm(vector: Vector) -> jax.Array:
     """Euclidean norm, held constant under differentiation (it steers, it is not a result)."""
     vector = lax.stop_gradient(vector)
     return jnp.sqrt(jnp.vdot(vector, vector))
+
+
+FLAT = Geometry(jnp.vdot, jnp.multiply)
 
 
 def working_dtype(tree: Tree) -> jnp.dtype:

@@ -1,6 +1,7 @@
 """Recurrent cells as records of pure functions: causal ones, implicit ones, and the combinator."""
 
 from implicit_rnn.cells.base import Cell
+from implicit_rnn.cells.contractive import contractive
 from implicit_rnn.cells.gru import gru
 from implicit_rnn.cells.igru import igru
 from implicit_rnn.cells.ilstm import ilstm
@@ -8,4 +9,4 @@ from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.irnn import irnn
 from implicit_rnn.cells.lstm import LSTMState, lstm
 
-__all__ = ["Cell", "LSTMState", "gru", "igru", "ilstm", "implicit", "irnn", "lstm"]
+__all__ = ["Cell", "LSTMState", "contractive", "gru", "igru", "ilstm", "implicit", "irnn", "lstm"]

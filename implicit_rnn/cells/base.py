@@ -35,7 +35,7 @@ class Cell(NamedTuple):
       split_step: `(params, xi_t, state) -> (state_t, retention)`, for causal cells: the step, and
         by how much it keeps each entry of the state it is given, all else equal. What the bands
         of `implicit(cell)` are made of.
-      at_rest: `(params, xi) -> ` what `split_step`, or `sweep`, gives where every neighbour is zero.
+      at_rest: `(params, xi)` to what `split_step`, or `sweep`, gives where every neighbour is zero.
         It needs no product with a recurrent matrix: the first sweep of a solve is all but free.
       causal_step: `(params, xi_t, previous state) -> state_t`, for cells that look ahead: the step
         that does not, for a start.
@@ -78,10 +78,16 @@ def neighbour(states: State, offset: int, reach: tuple[int, int]) -> State:
     return jax.tree.map(shifted, states)
 
 
+def product(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """`x @ weights` with all leading axes of `x` made one: its gradient is then a plain product."""
+    flat = x.reshape(-1, x.shape[-1]) @ weights
+    return flat.reshape(*x.shape[:-1], weights.shape[-1])
+
+
 def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
     """`x @ weights + bias` as one product: a sum of its own would pass over the result again."""
     ones = jnp.ones((*x.shape[:-1], 1), x.dtype)
-    return jnp.concatenate([x, ones], axis=-1) @ jnp.concatenate([weights, bias[None]])
+    return product(jnp.concatenate([x, ones], axis=-1), jnp.concatenate([weights, bias[None]]))
 
 
 def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
 
 
 def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
@@ -35,10 +35,10 @@ def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         return affine(x, params["input"], params["bias"])
 
     def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gates = jax.nn.sigmoid(xi[..., : 2 * d] + h @ params["gates"])
+        gates = jax.nn.sigmoid(xi[..., : 2 * d] + product(h, params["gates"]))
         z, r = gates[..., :d], gates[..., d:]
-        candidate = jnp.tanh(xi[..., 2 * d :] + (r * h) @ params["candidate"])
-        return (1 - z) * h + z * candidate, 1 - z
+        candidate = jnp.tanh(xi[..., 2 * d :] + product(r * h, params["candidate"]))
+        return h + z * (candidate - h), 1 - z
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
         z = jax.nn.sigmoid(xi[..., :d])
@@ -54,5 +54,5 @@ def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"gates": 2.0, "candidate": 1.0},
+        bounds={"gates": 4.0, "candidate": 2.0},
     )

@@ -8,12 +8,39 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from implicit_rnn.cells.base import Cell, Params, State, affine, dense, neighbour, orthogonal
+from implicit_rnn.cells.base import (
+    Cell,
+    Params,
+    State,
+    affine,
+    dense,
+    neighbour,
+    orthogonal,
+    product,
+)
 from solvers import Bands
 
 Boundary = Literal["zero", "learnt"]
+
+
+@jax.custom_jvp
+def share_of_two(past: jax.Array, future: jax.Array) -> jax.Array:
+    """`sigmoid(past) / (sigmoid(past) + sigmoid(future))`, also where both underflow."""
+    # By three exponentials, none of a positive number.
+    least = jnp.minimum(jnp.minimum(past, future), 0)
+    both = jnp.exp(least)
+    inverse_past, inverse_future = both + jnp.exp(least - past), both + jnp.exp(least - future)
+    return inverse_future / (inverse_past + inverse_future)
+
+
+@share_of_two.defjvp
+def _share_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """`s (1 - s) (sigmoid(-past) dpast - sigmoid(-future) dfuture)`: two arrays to keep."""
+    share = share_of_two(*primals)
+    spread = share * (1 - share)
+    slopes = [spread * jax.nn.sigmoid(-score) for score in primals]
+    return share, slopes[0] * tangents[0] - slopes[1] * tangents[1]
 
 
 def implicit(
@@ -67,19 +94,16 @@ def implicit(
 
     def shares(scores: list[jax.Array]) -> list[jax.Array]:
         """Shares of the neighbours from their scores."""
-        if k > 2:
-            stacked = jax.nn.softmax(jax.nn.log_sigmoid(jnp.stack(scores)), axis=0)
-            return [stacked[i] for i in range(k)]
-        # s_p / (s_p + s_n) by three exponentials, none of a positive number.
-        past, future = scores
-        least = lax.stop_gradient(jnp.minimum(jnp.minimum(past, future), 0))
-        both = jnp.exp(least)
-        inverse_past, inverse_future = both + jnp.exp(least - past), both + jnp.exp(least - future)
-        share = inverse_future / (inverse_past + inverse_future)
-        return [share, 1 - share]
+        if k == 2:
+            share = share_of_two(*scores)
+            return [share, 1 - share]
+        stacked = jax.nn.softmax(jax.nn.log_sigmoid(jnp.stack(scores)), axis=0)
+        return [stacked[i] for i in range(k)]
 
     def mix(share: list[jax.Array], neighbours: list[State]) -> State:
         def combine(*leaves: jax.Array) -> jax.Array:
+            if k == 2:  # as s h_{t-1} + (1 - s) h_{t+1}, with less to keep for a derivative
+                return leaves[1] + share[0] * (leaves[0] - leaves[1])
             return functools.reduce(jnp.add, map(jnp.multiply, share, leaves))
 
         return jax.tree.map(combine, *neighbours)
@@ -98,7 +122,7 @@ def implicit(
 
     def listen(params: Params, xi: tuple, states: State) -> list[jax.Array]:
         # One product for all neighbours, before the shift: they share their operand.
-        products = pieces(cell.output(states) @ params["switch"]["recurrent"])
+        products = pieces(product(cell.output(states), params["switch"]["recurrent"]))
         shifted = [neighbour(p, offset, reach) for p, offset in zip(products, stencil, strict=True)]
         return shares(list(map(jnp.add, pieces(xi[1]), shifted)))
 
@@ -146,6 +170,6 @@ def implicit(
         bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],
         at_rest=None if cell.at_rest is None else at_rest,
         causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
-        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 4.0}},
+        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 8.0}},
         switch=switch,
     )

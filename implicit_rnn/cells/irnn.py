@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, neighbour, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, neighbour, orthogonal, product
 from implicit_rnn.cells.implicit import Boundary
 from solvers import Bands
 
@@ -46,9 +46,9 @@ def irnn(
         return jnp.concatenate(jnp.split(params["recurrent"], len(stencil), axis=1), axis=0)
 
     def sweep(params: Params, xi: jax.Array, states: jax.Array) -> tuple[jax.Array, Bands]:
-        products = states @ params["recurrent"]
+        products = product(states, params["recurrent"])
         for i, offset in enumerate(stencil):
-            xi = xi + neighbour(products[:, i * d : (i + 1) * d], offset, reach)
+            xi = xi + neighbour(products[..., i * d : (i + 1) * d], offset, reach)
         return at_rest(params, xi)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, Bands]:

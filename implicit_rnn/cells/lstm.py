@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
 
 
 class LSTMState(NamedTuple):
@@ -35,7 +35,7 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         return affine(x, params["input"], params["bias"])
 
     def split_step(params: Params, xi: jax.Array, state: LSTMState) -> tuple[LSTMState, LSTMState]:
-        return update(xi + state.h @ params["recurrent"], state.c)
+        return update(xi + product(state.h, params["recurrent"]), state.c)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[LSTMState, LSTMState]:
         return update(xi, jnp.zeros((), xi.dtype))
@@ -60,5 +60,5 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         initial_state=initial_state,
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"recurrent": 1.0},
+        bounds={"recurrent": 2.0},
     )

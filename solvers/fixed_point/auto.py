@@ -21,8 +21,8 @@ def auto(
 ) -> Cascade:
     """The cascade that serves when nothing is known of the map.
 
-    1. `cheap_steps` steps of `banded(bands)` (by `sweep`, if given), or of `anderson(5)` without
-       bands: one evaluation each, and enough for any map that contracts well.
+    1. `cheap_steps` accelerated steps of `banded` (by `sweep`, if given), or of `anderson(5)`
+       without bands: one evaluation each, and enough for any map that contracts well.
     2. `newton` with line search, preconditioned by the bands where there are some, from the best
        iterate so far, for the examples that did not converge. It needs no contraction.
 
@@ -32,6 +32,6 @@ def auto(
     if bands is None:
         first = anderson(5)
     else:
-        first = banded(bands) if sweep is None else banded(sweep=sweep)
+        first = banded(bands if sweep is None else None, sweep=sweep, accelerated=True)
     second = newton(precond=None if bands is None else precondition(bands))
     return Cascade((Stage(first, cheap_steps), Stage(second)))

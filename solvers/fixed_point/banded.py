@@ -10,12 +10,13 @@ from solvers.fixed_point.base import FixedPointProblem, Precondition, compare, e
 from solvers.iterate import Goal, Method, Progress
 from solvers.vectors import Tree, Vector
 
-
 Sweep = Callable[[Any, Tree], tuple[Tree, Bands]]
 
 
 class State(NamedTuple):
-    next: Vector  # x + damping (I - B)^-1 (f(x) - x)
+    next: Vector  # x + damping (I - B)^-1 (f(x) - x), or the secant step
+    swept: Any  # the former, where the latter is `next`
+    correction: Any
 
 
 def precondition(bands: Callable[[Any, Tree], Bands] | Bands) -> Precondition:
@@ -30,6 +31,7 @@ def banded(
     damping: float = 1.0,
     *,
     sweep: Sweep | None = None,
+    accelerated: bool = False,
 ) -> Method:
     """Solves the part of the equation that couples neighbours in time exactly, every step.
 
@@ -39,6 +41,8 @@ def banded(
       damping: length of the step.
       sweep: instead of `bands`: `(theta, x) -> (f(theta, x), Bands)`, for maps whose bands come
         with their value.
+      accelerated: add a secant step (`Geometry.secant`): where one isolated direction is slow, as
+        in trained implicit RNNs, it takes that direction out.
 
     Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and
     nothing else in the Jacobian it is Newton's method.
@@ -46,18 +50,28 @@ def banded(
     if (bands is None) == (sweep is None):
         raise ValueError("banded takes either bands or sweep")
 
-    def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        if sweep is None:
+    def at(problem: FixedPointProblem, x: Vector, before: State | None) -> tuple[State, Progress]:
+        if sweep is not None:
+            image, found = sweep(problem.theta, problem.unravel(x))
+            point = compare(problem, x, problem.ravel(image))
+            inverse = splitting_inverse(found)
+        else:
+            assert bands is not None
             point = evaluate(problem, x)
             inverse = precondition(bands)(problem.theta, problem.unravel(x))
-        else:
-            image, found = sweep(problem.theta, problem.unravel(x))
-            point = compare(x, problem.ravel(image))
-            inverse = splitting_inverse(found)
-        correction = problem.ravel(inverse(problem.unravel(point.step)))
-        return State(x + damping * correction), point.progress()
+        correction = damping * problem.ravel(inverse(problem.unravel(point.step)))
+        swept = x + correction
+        if not accelerated:
+            return State(swept, None, None), point.progress()
+        following = swept
+        if before is not None:
+            following = problem.geometry.secant(swept, correction, before.swept, before.correction)
+        return State(following, swept, correction), point.progress()
+
+    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        return at(problem, x, None)
 
     def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return at(problem, state.next)
+        return at(problem, state.next, state)
 
-    return Method(at, step, "banded")
+    return Method(init, step, "banded")

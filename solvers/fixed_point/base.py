@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from solvers.iterate import Method, Progress
-from solvers.vectors import Tree, Vector, norm
+from solvers.vectors import FLAT, Geometry, Tree, Vector
 
 Map = Callable[[Any, Tree], Tree]
 Inverse = Callable[[Tree], Tree]
@@ -17,12 +17,17 @@ Precondition = Callable[[Any, Tree], Inverse]
 
 
 class FixedPointProblem(NamedTuple):
-    """`x = f(theta, x)` on flat vectors, with the way to trees for methods that know structure."""
+    """`x = f(theta, x)` on flat vectors, with the way to trees for methods that know structure.
+
+    In a batch that advances in lockstep (`solvers.lockstep`) the vectors are those of all examples
+    and the geometry has one number for each.
+    """
 
     f: Callable[[Vector], Vector]
     theta: Any
     unravel: Callable[[Vector], Tree]
     ravel: Callable[[Tree], Vector]
+    geometry: Geometry = FLAT
 
     def precondition(self, precond: Precondition, x: Vector) -> Callable[[Vector], Vector]:
         """`precond(theta, x)`, an approximate inverse of `I - df/dx`, on vectors."""
@@ -44,13 +49,14 @@ class Point(NamedTuple):
 
 def evaluate(problem: FixedPointProblem, x: Vector) -> Point:
     """The map at `x`, once."""
-    return compare(x, problem.f(x))
+    return compare(problem, x, problem.f(x))
 
 
-def compare(x: Vector, image: Vector) -> Point:
+def compare(problem: FixedPointProblem, x: Vector, image: Vector) -> Point:
     """An iterate beside its image."""
     step = image - x
-    return Point(x, step, norm(step), jnp.maximum(norm(x), norm(image)))
+    scale = jnp.maximum(problem.geometry.norm(x), problem.geometry.norm(image))
+    return Point(x, step, problem.geometry.norm(step), scale)
 
 
 class Stage(NamedTuple):

@@ -24,6 +24,8 @@ from jax import lax
 from solvers import iterate
 from solvers.info import Info, Status
 from solvers.vectors import (
+    FLAT,
+    Geometry,
     Tree,
     Vector,
     epsilon,
@@ -45,6 +47,7 @@ class LinearProblem(NamedTuple):
     transpose: Callable[[Vector], Vector]
     rhs: Vector
     scale: jax.Array  # norm that residuals are relative to: ||b|| / s
+    geometry: Geometry = FLAT  # one number, or one for each example in lockstep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +140,7 @@ class LinearSolver:
             require_like(x0, b, "x0", "b")
             start = jnp.where(jnp.any(flat_b != 0), ravel(require_real(x0, "x0"), dtype), 0)
             rhs = flat_b - a(start)
-        unit = _power_of_two(rhs)
+        unit = power_of_two(rhs)
         rhs = rhs / unit
         size = reference = norm(flat_b / unit)
         if left:
@@ -172,7 +175,7 @@ class LinearSolver:
             residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
             status = info.status
             if self.truncated:
-                status = _truncated_status(status, residual, rtol)
+                status = truncated_status(status, residual, rtol)
             return unravel(x), info._replace(residual=residual, status=status)
 
         return task, finish
@@ -185,7 +188,7 @@ def failed(solver: object, info: Info) -> jax.Array:
     return ~info.converged
 
 
-def _truncated_status(status: jax.Array, residual: jax.Array, rtol: jax.Array | float) -> jax.Array:
+def truncated_status(status: jax.Array, residual: jax.Array, rtol: jax.Array | float) -> jax.Array:
     """Judges a truncated series by its remainder: small, shrinking, or growing."""
     return jnp.select(
         [(status == Status.NONFINITE) | ~jnp.isfinite(residual), residual <= rtol, residual > 1],
@@ -194,7 +197,7 @@ def _truncated_status(status: jax.Array, residual: jax.Array, rtol: jax.Array | 
     ).astype(jnp.int32)
 
 
-def _power_of_two(vector: Vector) -> jax.Array:
+def power_of_two(vector: Vector) -> jax.Array:
     """The power of two at or below the largest magnitude; 1 for a zero or non-finite vector."""
     largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), initial=0)
     usable = jnp.isfinite(largest) & (largest > jnp.finfo(vector.dtype).tiny)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver
-from solvers.vectors import Vector, norm
+from solvers.vectors import Vector
 
 
 class State(NamedTuple):
     value: Vector
     residual: Vector
+    next_before: Any  # value + residual of the step before, where accelerated
+    residual_before: Any
 
 
 def richardson(
@@ -22,22 +24,33 @@ def richardson(
     *,
     side: str = "right",
     truncated: bool = False,
+    accelerated: bool = False,
 ) -> LinearSolver:
     """`x <- x + damping (b - A x)`, one product a step.
 
     For `A = I - J` and damping 1 this is `x <- J x + b`, recurrent back-propagation
     (Algorithm 1 of the 2018 paper). Converges when the spectral radius of `I - damping A`
-    (of `I - damping A M` with a preconditioner) is below one.
+    (of `I - damping A M` with a preconditioner) is below one. `accelerated` adds a secant step
+    (`Geometry.secant`), which removes one isolated eigenvalue, however large.
     """
 
     def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
-        state = State(start, problem.rhs)
-        return state, Progress(start, norm(problem.rhs), problem.scale, 0)
+        # Nothing is before the first step: a difference of zero.
+        before = (start, problem.rhs) if accelerated else (None, None)
+        progress = Progress(start, problem.geometry.norm(problem.rhs), problem.scale, 0)
+        return State(start, problem.rhs, *before), progress
 
     def step(problem: LinearProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        value = state.value + damping * state.residual
+        value = following = state.value + damping * state.residual
+        before: tuple = (None, None)
+        if accelerated:
+            value = problem.geometry.secant(
+                following, state.residual, state.next_before, state.residual_before
+            )
+            before = (following, state.residual)
         residual = problem.rhs - problem.operator(value)
-        return State(value, residual), Progress(value, norm(residual), problem.scale, 1)
+        progress = Progress(value, problem.geometry.norm(residual), problem.scale, 1)
+        return State(value, residual, *before), progress
 
     return LinearSolver(
         Method(init, step, "richardson"),

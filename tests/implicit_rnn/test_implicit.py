@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import implicit_rnn
 import solvers
 from implicit_rnn import cells
 from implicit_rnn.cells.base import neighbour
+from implicit_rnn.equation import equation_map, equation_of, extended, probed_bands
 from solvers import adjoint, linear
 
 TIME, WIDTH, INPUTS = 7, 4, 3
@@ -19,6 +21,7 @@ CELLS = {
     "igru": cells.igru(WIDTH),
     "ilstm": cells.ilstm(WIDTH),
     "irnn": cells.irnn(WIDTH),
+    "contractive": cells.contractive(WIDTH, boundary="learnt"),
     "learnt": cells.igru(WIDTH, boundary="learnt"),
     "wide": cells.igru(WIDTH, stencil=(-2, -1, 1, 3)),
     "wide_irnn": cells.irnn(WIDTH, stencil=(-1, 1, 2)),
@@ -132,9 +135,9 @@ def test_sweep_is_the_step_at_every_time_and_bands_are_part_of_its_jacobian(name
             lambda leaf: 0.5 * jax.random.normal(jax.random.key(2), (TIME, *leaf.shape)),
             cell.initial_state(params),
         )
-        equation = implicit_rnn.sequence._equation(cell, params, xs, None, None, None)
-        around = implicit_rnn.sequence._extended(cell, equation, states)
-        swept = jax.jit(cell.sweep)(params, equation.xi, around)
+        equation = equation_of(cell, params, xs)
+        around = extended(cell, equation, states)
+        swept, with_sweep = jax.jit(cell.sweep)(params, equation.xi, around)
         gap = jax.jit(lambda params, xs, states: residual(cell, params, xs, states))
         expected = jax.tree.map(jnp.add, gap(params, xs, states), states)
         for a, b in zip(jax.tree.leaves(swept), jax.tree.leaves(expected), strict=True):
@@ -143,6 +146,7 @@ def test_sweep_is_the_step_at_every_time_and_bands_are_part_of_its_jacobian(name
         for leaf, state in zip(jax.tree.leaves(near), jax.tree.leaves(states), strict=True):
             np.testing.assert_array_equal(leaf[1:], state[:-1])
         found = jax.jit(cell.bands)(params, equation.xi, around)
+        chex.assert_trees_all_close(found, with_sweep)
         assert jax.tree.structure(found.lower) == jax.tree.structure(states)
         assert all(np.all(np.abs(leaf) <= 1) for leaf in jax.tree.leaves(found))
 
@@ -176,9 +180,7 @@ def test_any_length_and_width(time, width):
     states, info = run(cell, params, xs, rtol=1e-4, method="banded")
     assert info.converged
     assert states.shape == (time, width)
-    image = implicit_rnn.sequence.equation_map(cell)(
-        implicit_rnn.sequence._equation(cell, params, xs, None, None, None), states
-    )
+    image = equation_map(cell)(equation_of(cell, params, xs), states)
     assert jnp.linalg.norm(image - states) <= 2e-4 * jnp.linalg.norm(states)
 
 
@@ -383,7 +385,7 @@ def test_cell_without_bands_is_probed():
             before, after = jnp.concatenate([zero, x[:-1]]), jnp.concatenate([x[1:], zero])
             return scale[0] * before + scale[1] * x + scale[2] * after
 
-        found = jax.jit(implicit_rnn.sequence.probed_bands(tridiagonal, samples=1))((), states)
+        found = jax.jit(probed_bands(tridiagonal, samples=1))((), states)
         np.testing.assert_allclose(found.lower[1:], scale[0, 1:], atol=1e-12)
         np.testing.assert_allclose(found.diagonal, scale[1], atol=1e-12)
         np.testing.assert_allclose(found.upper[:-1], scale[2, :-1], atol=1e-12)

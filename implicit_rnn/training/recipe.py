@@ -1,0 +1,107 @@
+"""The recipe under which implicit layers train: solves stay cheap from first update to last.
+
+`docs/trainability.md` tells what was tried and measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from implicit_rnn import sequence, spectral
+from implicit_rnn.cells.base import Cell, Params, State
+from solvers import Info, Sweeps
+
+_BACKWARD = Sweeps(steps=3, on_failure="zero")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How to solve and how to update.
+
+    Attributes:
+      rtol: tolerance of forward solves.
+      tied: where set, the tolerance is `tied * loss` while that is looser than `rtol`, but at
+        most `loosest`: early gradients need no accurate states.
+      loosest: see `tied`.
+      method: as for `implicit_batch`.
+      max_steps: of a forward solve.
+      backward: the backward solve, as for `implicit_batch`.
+      bounded: "transform" clips singular values after each update (`spectral.bounded`),
+        "reparametrised" divides matrices by their excess norm before use, None does neither.
+      bound_scale: factor on the cell's own bounds.
+      clip: global norm that gradients are clipped to.
+      accelerated: sweeps with secant steps.
+      levels: batch sizes of a compacted batch; 1 sweeps the whole batch in lockstep.
+    """
+
+    rtol: float = 1e-2
+    tied: float | None = None
+    loosest: float = 0.1
+    method: str = "banded"
+    max_steps: int = 50
+    backward: str | Sweeps = _BACKWARD
+    bounded: str | None = "transform"
+    bound_scale: float = 1.0
+    clip: float = 1.0
+    accelerated: bool = True
+    levels: int = 1
+
+    def __post_init__(self) -> None:
+        if self.bounded not in ("transform", "reparametrised", None):
+            raise ValueError(
+                f'bounded must be "transform", "reparametrised" or None, got {self.bounded!r}'
+            )
+
+    def bounds(self, cell: Cell) -> Any:
+        """The spectral norms that the cell's matrices may have."""
+        return jax.tree.map(lambda bound: self.bound_scale * bound, cell.bounds)
+
+    def solve(
+        self,
+        cell: Cell,
+        params: Params,
+        xs: jax.Array,
+        *,
+        length: jax.Array | None = None,
+        start: State | str | None = None,
+        loss: jax.Array | float | None = None,
+        probe: Info | None = None,
+    ) -> tuple[State, Info]:
+        """The states of a batch `[batch, time, features]`.
+
+        Args:
+          loss: the latest one, for a tolerance that is tied to it.
+          cell, params, xs, length, start, probe: as for `implicit_batch`.
+        """
+        rtol: Any = self.rtol
+        if self.tied is not None and loss is not None:
+            rtol = jnp.clip(self.tied * jnp.asarray(loss), self.rtol, self.loosest)
+        if self.bounded == "reparametrised":
+            params = spectral.reparametrised(params, self.bounds(cell))
+        return sequence.implicit_batch(
+            cell, params, xs, length=length, start=start, method=self.method,
+            adjoint=self.backward, rtol=rtol, max_steps=self.max_steps, probe=probe,
+            accelerated=self.accelerated, levels=self.levels,
+        )  # fmt: skip
+
+    def optimiser(
+        self, bounds: Any, inner: optax.GradientTransformation
+    ) -> optax.GradientTransformation:
+        """`inner` between a clip of the gradient and the bounds on the matrices.
+
+        A gradient that is not finite changes nothing and is counted (`optax.apply_if_finite`).
+
+        Args:
+          bounds: a tree of bounds like a part of the parameters: `{"layer": recipe.bounds(cell)}`
+            for parameters `{"layer": ..., ...}`.
+          inner: for instance `optax.adam(schedule)`.
+        """
+        links = [optax.clip_by_global_norm(self.clip), inner]
+        if self.bounded == "transform":
+            links.append(spectral.bounded(bounds))
+        return optax.apply_if_finite(optax.chain(*links), max_consecutive_errors=10**6)

@@ -1,0 +1,191 @@
+"""A batch swept in its own layout gives what each example gives alone."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import solvers
+from solvers import Bands, Sweeps, linear
+
+TIME, BATCH, WIDTH = 6, 4, 3
+TIGHT = {"rtol": 1e-11, "max_steps": 100}
+
+
+def problem(scale=0.5, dtype=jnp.float64):
+    """`x_t = tanh(A x_{t-1} + C x_{t+1} + u_t) / 2 + b x_{t-1}` with its diagonal bands."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    theta = {
+        "past": scale * jax.random.normal(keys[0], (WIDTH, WIDTH), dtype),
+        "future": scale * jax.random.normal(keys[1], (WIDTH, WIDTH), dtype),
+        "keep": jnp.asarray([0.2, 0.5, 0.3], dtype),
+    }
+    inputs = jax.random.normal(keys[2], (TIME, BATCH, WIDTH), dtype)
+    return (theta, inputs), jnp.zeros((TIME, BATCH, WIDTH), dtype)
+
+
+def sweep(theta, x):
+    weights, inputs = theta
+    zero = jnp.zeros_like(x[:1])
+    past, future = jnp.concatenate([zero, x[:-1]]), jnp.concatenate([x[1:], zero])
+    new = 0.5 * jnp.tanh(past @ weights["past"] + future @ weights["future"] + inputs)
+    keep = jnp.broadcast_to(weights["keep"], x.shape)
+    return new + keep * past, Bands(lower=keep, upper=jnp.zeros_like(keep))
+
+
+def alone(theta, x0, **settings):
+    """Every example by itself, through `fixed_point`."""
+    return jax.vmap(
+        lambda inputs, x: solvers.fixed_point(
+            lambda theta, x: sweep(theta, x)[0], (theta[0], inputs), x, **settings
+        ),
+        in_axes=(1, 1),
+        out_axes=(1, 0),
+    )(theta[1], x0)
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_values_and_gradients_are_those_of_single_examples(accelerated):
+    with jax.enable_x64(True):
+        theta, x0 = problem()
+        how = solvers.adjoint.implicit(linear.richardson(rtol=1e-12))
+
+        def loss(solve, theta):
+            x, info = solve(theta, x0)
+            return jnp.sum(jnp.sin(x)), info
+
+        together = partial(
+            solvers.lockstep, sweep, accelerated=accelerated, backward=Sweeps(rtol=1e-12), **TIGHT
+        )
+        single = partial(alone, method="picard", adjoint=how, **TIGHT)
+        gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
+        expected, _ = gradient(single, theta)
+        got, info = gradient(together, theta)
+        assert info.steps.shape == (BATCH,)
+        assert np.all(info.converged)
+        chex.assert_trees_all_close(got, expected, atol=1e-9)
+
+
+def test_examples_stop_by_themselves_and_do_not_see_each_other():
+    theta, x0 = problem(dtype=jnp.float32)
+    x0 = x0.at[:, 0].set(solvers.lockstep(sweep, theta, x0, rtol=1e-6)[0][:, 0])
+    x, info = jax.jit(partial(solvers.lockstep, sweep, rtol=1e-4))(theta, x0)
+    assert info.steps[0] == 0
+    assert np.all(info.steps[1:] > 0)
+    other = (theta[0], theta[1].at[:, 1].set(7.0))
+    y, later = jax.jit(partial(solvers.lockstep, sweep, rtol=1e-4))(other, x0)
+    np.testing.assert_array_equal(x[:, 2:], y[:, 2:])
+    np.testing.assert_array_equal(info.steps[2:], later.steps[2:])
+
+
+def test_failure_is_visible_and_spares_the_others():
+    theta, x0 = problem(dtype=jnp.float32)
+    bad = (theta[0], theta[1].at[:, 1].set(jnp.nan))
+    x, info = solvers.lockstep(sweep, bad, x0, rtol=1e-5)
+    clean, _ = solvers.lockstep(sweep, theta, x0, rtol=1e-5)
+    assert np.all(np.isfinite(x))
+    assert list(info.converged) == [True, False, True, True]
+    assert info.status[1] == solvers.Status.NONFINITE
+    np.testing.assert_array_equal(x[:, 2:], clean[:, 2:])
+
+
+@pytest.mark.parametrize("policy", ["best", "zero", "nan"])
+def test_backward_failure_follows_the_policy_and_the_probe_tells(policy):
+    theta, x0 = problem(dtype=jnp.float32)
+
+    def loss(theta, probe):
+        x, _ = solvers.lockstep(
+            sweep,
+            theta,
+            x0,
+            backward=Sweeps(rtol=1e-6, max_steps=2, on_failure=policy),
+            probe=probe,
+        )
+        return jnp.sum(x)
+
+    gradient, seen = jax.jit(jax.grad(loss, (0, 1)))(theta, solvers.adjoint_probe((BATCH,)))
+    np.testing.assert_array_equal(seen.steps, 2)
+    assert np.all(seen.status == solvers.Status.MAX_STEPS)
+    assert np.all(seen.residual > 1e-6)
+    total = sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(gradient))
+    assert {"best": total > 0, "zero": total == 0, "nan": np.isnan(total)}[policy]
+
+
+def test_truncated_sweeps_approach_the_gradient():
+    with jax.enable_x64(True):
+        theta, x0 = problem()
+
+        def gradient(**settings):
+            def loss(theta):
+                return jnp.sum(solvers.lockstep(sweep, theta, x0, backward=Sweeps(**settings))[0])
+
+            return ravel_pytree(jax.jit(jax.grad(loss))(theta))[0]
+
+        exact = gradient(rtol=1e-12)
+        errors = [float(jnp.linalg.norm(gradient(steps=k) - exact)) for k in (1, 3, 6)]
+        assert errors[0] > 4 * errors[1] > 16 * errors[2]
+
+
+def test_hessian_vector_product_is_right():
+    with jax.enable_x64(True):
+        theta, x0 = problem()
+
+        def loss(theta):
+            x, _ = solvers.lockstep(sweep, theta, x0, backward=Sweeps(rtol=1e-12), **TIGHT)
+            return jnp.sum(jnp.sin(x))
+
+        slope = jax.jit(jax.grad(loss))
+        direction = jax.tree.map(jnp.cos, theta)
+        dot = lambda a, b: sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))  # noqa: E731
+        got = jax.jit(jax.grad(lambda theta: dot(jax.grad(loss)(theta), direction)))(theta)
+        ahead, behind = (
+            slope(jax.tree.map(lambda a, b, h=h: a + h * b, theta, direction))
+            for h in (1e-5, -1e-5)
+        )
+        expected = jax.tree.map(lambda a, b: (a - b) / 2e-5, ahead, behind)
+        chex.assert_trees_all_close(got, expected, atol=1e-6)
+
+
+def test_a_single_slow_direction_costs_a_few_accelerated_sweeps():
+    """A rank-one map with eigenvalue 1.2: sweeps alone diverge from its fixed point."""
+    direction = jnp.ones(WIDTH) / jnp.sqrt(WIDTH)
+
+    def grow(theta, x):
+        image = 1.2 * (x @ direction)[..., None] * direction + 0.1 * x + theta
+        return image, Bands(jnp.zeros_like(x), jnp.zeros_like(x))
+
+    theta = jax.random.normal(jax.random.key(1), (TIME, BATCH, WIDTH))
+    x0 = jnp.zeros_like(theta)
+    _, plain = solvers.lockstep(grow, theta, x0, rtol=1e-4, accelerated=False)
+    x, info = solvers.lockstep(grow, theta, x0, rtol=1e-4)
+    assert not np.any(plain.converged)
+    assert np.all(info.converged)
+    assert np.all(info.steps <= 10)
+    matrix = (0.9 * jnp.eye(WIDTH)) - 1.2 * jnp.outer(direction, direction)
+    np.testing.assert_allclose(x, theta @ jnp.linalg.inv(matrix), rtol=1e-3, atol=1e-3)
+
+
+def test_states_of_several_leaves_and_bad_arguments():
+    theta, x0 = problem(dtype=jnp.float32)
+
+    def pair(theta, x):
+        image, bands = sweep(theta, x["a"])
+        return {"a": image, "b": 0.5 * x["a"]}, Bands(
+            {"a": bands.lower, "b": 0 * bands.lower}, {"a": bands.upper, "b": 0 * bands.upper}
+        )
+
+    x, info = solvers.lockstep(pair, theta, {"a": x0, "b": x0}, rtol=1e-5)
+    assert np.all(info.converged)
+    np.testing.assert_allclose(x["b"], 0.5 * x["a"], atol=1e-4)
+    with pytest.raises(ValueError, match=r"\[time, batch, channels\]"):
+        solvers.lockstep(sweep, theta, x0[0])
+    with pytest.raises(ValueError, match="at least 1"):
+        Sweeps(steps=0)
+    with pytest.raises(ValueError, match="on_failure"):
+        Sweeps(on_failure="ignore")
