@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -39,6 +40,7 @@ class Trial(NamedTuple):
     recipe: Recipe
     penalty: float = 0.0  # weight of the Jacobian penalty
     warm: bool = False  # start from the states of the previous visit
+    cell: Callable[[int], cells.Cell] = cells.igru
 
 
 TIGHT = Recipe(rtol=1e-3, backward=Sweeps(rtol=1e-2, max_steps=100), max_steps=100)
@@ -66,6 +68,7 @@ TRIALS = {
         dataclasses.replace(LOOSE, backward=Sweeps(steps=2, on_failure="zero"))
     ),
     "default": Trial(Recipe()),
+    "contractive cell": Trial(dataclasses.replace(LOOSE, bounded=None), cell=cells.contractive),
 }
 
 
@@ -104,7 +107,7 @@ class Run(NamedTuple):
 
 
 def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Examples) -> Run:
-    cell, recipe = cells.igru(width), trial.recipe
+    cell, recipe = trial.cell(width), trial.recipe
     key = jax.random.key(seed)
     params = {
         "layer": cell.init(key, FEATURES),
@@ -183,7 +186,7 @@ def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Exam
 
 def test_implicit(trial: Trial, width: int, params: Any, data: Examples) -> dict:
     """Error of the trained model, solved to 1e-4 by the robust cascade."""
-    cell = cells.igru(width)
+    cell = trial.cell(width)
     recipe = dataclasses.replace(
         trial.recipe, rtol=1e-4, tied=None, method="auto", max_steps=300, levels=1, backward="auto"
     )
@@ -274,6 +277,35 @@ def summary(run: Run) -> dict:
     return result
 
 
+def markdown(runs: dict[str, dict]) -> str:
+    """The table of `docs/trainability.md`."""
+    lines = [
+        "| recipe | forward steps, first / last tenth (most) | backward steps | converged, forward "
+        "/ backward | test error | ms an update |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in [*TRIALS, "b-LSTM"]:
+        if name not in runs:
+            continue
+        entry = runs[name]
+        cells_ = [f"{entry['test_error']:.4f}", f"{entry['milliseconds']:.0f}"]
+        if name == "b-LSTM":
+            cells_ = ["", "", "", *cells_]
+        else:
+            both = [entry["converged"], entry["backward_converged"]]
+            shares = [f"{100 * share:.2f} %" for share in both]
+            cells_ = [
+                f"{entry['forward_first']:.1f} / {entry['forward_last']:.1f} "
+                f"({entry['forward_most']})",
+                f"{entry['backward_first']:.1f} / {entry['backward_last']:.1f} "
+                f"({entry['backward_most']})",
+                f"{shares[0]} / {'truncated' if both[1] < 0.5 else shares[1]}",
+                *cells_,
+            ]
+        lines.append(f"| {name} | " + " | ".join(cells_) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=64)
@@ -282,11 +314,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=[*TRIALS, "b-LSTM"])
     parser.add_argument("--save", help="write the weights of the last run to this .npz file")
+    parser.add_argument("--table", action="store_true", help="only print what there is")
     arguments = parser.parse_args()
     command = f"python -m benchmarks.trainability --width {arguments.width}"
     command += f" --updates {arguments.updates} --bias {arguments.bias:g} --seed {arguments.seed}"
     path = report.RESULTS / "trainability.json"
     result = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    if arguments.table:
+        for setting, runs in result["runs"].items():
+            print(f"{setting}\n\n{markdown(runs)}\n")
+        return
     result |= report.environment(command, ["jax", "jaxlib", "flax", "optax"])
     train = biased_walk(2 * arguments.seed, TRAIN, bias=arguments.bias)
     test = biased_walk(2 * arguments.seed + 1, TEST, bias=arguments.bias)

@@ -72,7 +72,7 @@ def checked(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, j
 def mask(equation: Equation, leaf: jax.Array) -> jax.Array:
     """Which entries of a leaf `[time, ...]`, or `[time, batch, ...]` in lockstep, count."""
     length = equation.length
-    time = jnp.arange(leaf.shape[0]).reshape(-1, *[1] * length.ndim) < length
+    time = jnp.arange(leaf.shape[0]).reshape(-1, *[1] * jnp.ndim(length)) < length
     return time.reshape(*time.shape, *[1] * (leaf.ndim - time.ndim))
 
 
@@ -101,7 +101,7 @@ def equation_sweep(cell: Cell) -> Callable[[Equation, State], tuple[State, Any]]
         else:
             neighbours = [neighbour(around, offset, cell.reach) for offset in cell.stencil]
             step = jax.vmap(lambda xi, *n: cell.step(equation.params, xi, *n))
-            if equation.length.ndim:
+            if jnp.ndim(equation.length):
                 step = jax.vmap(step, in_axes=1, out_axes=1)
             new = step(equation.xi, *neighbours)
             if cell.bands is not None:
@@ -181,7 +181,7 @@ def start_states(
     cell: Cell, equation: Equation, start: str | State | None, key: jax.Array | None
 ) -> State:
     """States to start from, zero past the length."""
-    leading = jax.tree.leaves(equation.xi)[0].shape[: 1 + equation.length.ndim]
+    leading = jax.tree.leaves(equation.xi)[0].shape[: 1 + jnp.ndim(equation.length)]
     shape = jax.tree.map(
         lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), equation.before
     )

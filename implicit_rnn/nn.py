@@ -6,11 +6,10 @@ from typing import Any
 
 import flax.linen
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from implicit_rnn.cells.base import Cell
-from implicit_rnn.sequence import implicit
+from implicit_rnn.sequence import implicit_batch
 from solvers import Info
 
 
@@ -21,7 +20,7 @@ class Implicit(nnx.Module):
       cell: a cell that looks ahead.
       input_size: width of the inputs.
       rngs: draws the parameters.
-      **settings: for `implicit_rnn.implicit` (`method`, `adjoint`, `rtol`, ...).
+      **settings: for `implicit_rnn.implicit_batch` (`method`, `adjoint`, `rtol`, ...).
 
     >>> from implicit_rnn import cells
     >>> layer = Implicit(cells.igru(4), 3, rngs=nnx.Rngs(0), method="banded")
@@ -60,11 +59,5 @@ class LinenImplicit(flax.linen.Module):
 def _batch(
     cell: Cell, params: Any, xs: jax.Array, length: jax.Array | None, settings: dict
 ) -> tuple[jax.Array, Info]:
-    if xs.ndim != 3:
-        raise ValueError(f"xs must have shape [batch, time, features], got {xs.shape}")
-    if length is None:
-        length = jnp.full(xs.shape[0], xs.shape[1])
-    states, info = jax.vmap(lambda x, n: implicit(cell, params, x, length=n, **settings))(
-        xs, length
-    )
+    states, info = implicit_batch(cell, params, xs, length=length, **settings)
     return cell.output(states), info

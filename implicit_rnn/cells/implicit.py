@@ -23,6 +23,8 @@ from solvers import Bands
 
 Boundary = Literal["zero", "learnt"]
 
+_MOST_KEPT = 0.999
+
 
 @jax.custom_jvp
 def share_of_two(past: jax.Array, future: jax.Array) -> jax.Array:
@@ -138,6 +140,9 @@ def implicit(
 
     def spread(kept: State, share: list[jax.Array]) -> Bands:
         """What a step keeps of its mix, as bands: by the shares."""
+        # Two neighbours that keep all of each other have no equation left: where gates saturate,
+        # the bands would be singular.
+        kept = jax.tree.map(lambda leaf: jnp.minimum(leaf, _MOST_KEPT), kept)
 
         def band(offset: int) -> State:
             if offset not in stencil:

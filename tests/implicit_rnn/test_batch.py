@@ -59,7 +59,9 @@ def one_by_one(cell, params, xs):
     )(xs, LENGTH)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    "name", ["igru", "irnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ilstm", "wide"))]
+)
 def test_batch_equals_single_sequences(name):
     with jax.enable_x64(True):
         cell = CELLS[name]
@@ -98,6 +100,7 @@ def test_input_that_is_not_finite_spares_the_others():
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_stiff_examples_are_rescued_forwards_and_backwards():
     """Inputs that switch one example's gates make it slow; Newton and BiCGSTAB take over."""
     with jax.enable_x64(True):
@@ -150,16 +153,24 @@ def test_stack_is_its_layers_one_after_the_other():
     params = implicit_rnn.init_stack(layers, jax.random.key(0), INPUTS)
     xs = jax.random.normal(jax.random.key(1), (TIME, INPUTS))
     settings = {"method": "banded", "rtol": 1e-6}
-    ys, told = implicit_rnn.stack(layers, params, xs, length=4, residual=True, **settings)
-    first, _ = implicit_rnn.implicit(layers[0], params[0], xs, length=4, **settings)
-    second = first + implicit_rnn.unroll(layers[1], params[1], first, length=4)[0]
-    third, info = implicit_rnn.implicit(layers[2], params[2], second, length=4, **settings)
-    np.testing.assert_allclose(ys, second + third, atol=1e-5)
+
+    @jax.jit
+    def by_hand(params, xs):
+        first, _ = implicit_rnn.implicit(layers[0], params[0], xs, length=4, **settings)
+        second = first + implicit_rnn.unroll(layers[1], params[1], first, length=4)[0]
+        third, info = implicit_rnn.implicit(layers[2], params[2], second, length=4, **settings)
+        return second + third, info
+
+    @jax.jit
+    def stacked(params, xs, length):
+        return implicit_rnn.stack(layers, params, xs, length=length, residual=True, **settings)
+
+    expected, info = by_hand(params, xs)
+    ys, told = stacked(params, xs, 4)
+    np.testing.assert_allclose(ys, expected, atol=1e-5)
     assert told[2].steps == info.steps
-    batch = implicit_rnn.stack(
-        layers, params, xs[None], length=jnp.array([4]), residual=True, **settings
-    )
-    np.testing.assert_allclose(batch[0][0], ys, atol=1e-4)
+    batch, _ = stacked(params, xs[None], jnp.array([4]))
+    np.testing.assert_allclose(batch[0], ys, atol=1e-4)
 
 
 def test_dropout_drops_between_layers_only_and_needs_a_key():
@@ -170,15 +181,17 @@ def test_dropout_drops_between_layers_only_and_needs_a_key():
     def run(key, dropout=0.5):
         return implicit_rnn.stack(layers, params, xs, dropout=dropout, key=key, method="banded")[0]
 
-    a, b, same = (run(jax.random.key(k)) for k in (0, 1, 0))
+    @jax.jit
+    def by_hand(kept):
+        between, _ = implicit_rnn.implicit(layers[0], params[0], xs, method="banded")
+        given = jnp.where(kept, 2 * between, 0)
+        return implicit_rnn.implicit(layers[1], params[1], given, method="banded")[0]
+
+    a, b, same = map(jax.jit(run), map(jax.random.key, (0, 1, 0)))
     assert np.any(a != b)
     np.testing.assert_array_equal(a, same)
     kept = jax.random.bernoulli(jax.random.fold_in(jax.random.key(0), 1), 0.5, (TIME, WIDTH))
-    between, _ = implicit_rnn.implicit(layers[0], params[0], xs, method="banded")
-    expected, _ = implicit_rnn.implicit(
-        layers[1], params[1], jnp.where(kept, 2 * between, 0), method="banded"
-    )
-    np.testing.assert_allclose(a, expected, atol=1e-5)
+    np.testing.assert_allclose(a, by_hand(kept), atol=1e-5)
     with pytest.raises(ValueError, match="pass key"):
         run(None)
     with pytest.raises(ValueError, match="below 1"):
@@ -206,7 +219,7 @@ def test_time_and_batch_can_be_sharded_over_eight_devices():
         import jax, jax.numpy as jnp, numpy as np, implicit_rnn, solvers
         from jax.sharding import NamedSharding, PartitionSpec
         assert len(jax.devices()) == 8
-        mesh = jax.make_mesh((8,), ("d",))
+        mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
         cell = implicit_rnn.cells.igru(4)
         params = cell.init(jax.random.key(0), 3)
         xs = jax.random.normal(jax.random.key(1), (8, 16, 3))

@@ -33,11 +33,17 @@ def setting(recipe, learning_rate=2e-2):
         changes, state = optimiser.update(gradient, state, params)
         return optax.apply_updates(params, changes), state, loss, info
 
-    return params, optimiser.init(params), xs, update
+    return params, jax.jit(optimiser.init)(params), xs, update
 
 
 @pytest.mark.parametrize(
-    "recipe", [Recipe(), Recipe(bounded="reparametrised", tied=0.1)], ids=["default", "other"]
+    "recipe",
+    [
+        pytest.param(Recipe(), id="default"),
+        pytest.param(
+            Recipe(bounded="reparametrised", tied=0.1), id="other", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_training_lowers_the_loss_and_keeps_the_bounds(recipe):
     params, state, xs, update = setting(recipe)
@@ -69,9 +75,8 @@ def test_tolerance_follows_the_loss_between_its_limits():
     recipe = Recipe(rtol=1e-4, tied=0.1, loosest=0.05)
     params = CELL.init(jax.random.key(0), 16)
     xs = jnp.asarray(biased_walk(1, 4, max_length=12).inputs)
-    steps = [
-        int(recipe.solve(CELL, params, xs, loss=loss)[1].steps.max()) for loss in (1.0, 1e-2, 1e-9)
-    ]
+    solve = jax.jit(lambda loss: recipe.solve(CELL, params, xs, loss=loss)[1].steps.max())
+    steps = [int(solve(loss)) for loss in (1.0, 1e-2, 1e-9)]
     assert steps[0] < steps[1] < steps[2]
     with pytest.raises(ValueError, match="bounded"):
         Recipe(bounded="clipped")

@@ -50,7 +50,7 @@ def alone(theta, x0, **settings):
     )(theta[1], x0)
 
 
-@pytest.mark.parametrize("accelerated", [True, False])
+@pytest.mark.parametrize("accelerated", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_values_and_gradients_are_those_of_single_examples(accelerated):
     with jax.enable_x64(True):
         theta, x0 = problem()
