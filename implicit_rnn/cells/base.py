@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from solvers import Bands
 
 Params = Any
 State = Any
+Boundary = Literal["zero", "learnt"]
 
 
 class Cell(NamedTuple):
@@ -76,6 +77,17 @@ def neighbour(states: State, offset: int, reach: tuple[int, int]) -> State:
         return leaf[before + offset : leaf.shape[0] - after + offset]
 
     return jax.tree.map(shifted, states)
+
+
+def boundary_states(
+    boundary: Boundary, zero: Callable[[Params], State]
+) -> tuple[Callable[[Params], State], Callable[[Params], State]]:
+    """`initial_state` and `final_state`: zero, or the parameters `start` and `end`."""
+    if boundary not in ("zero", "learnt"):
+        raise ValueError(f'boundary must be "zero" or "learnt", got {boundary!r}')
+    if boundary == "learnt":
+        return (lambda params: params["start"]), (lambda params: params["end"])
+    return zero, zero
 
 
 def product(x: jax.Array, weights: jax.Array) -> jax.Array:

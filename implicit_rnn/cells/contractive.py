@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import (
+    Boundary,
     Cell,
     Params,
     affine,
+    boundary_states,
     dense,
     neighbour,
     orthogonal,
     product,
 )
-from implicit_rnn.cells.implicit import Boundary
 from solvers import Bands
 
 
@@ -52,9 +51,10 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
     """
     if not 0 < rate < 1:
         raise ValueError(f"rate must lie between 0 and 1, got {rate}")
-    if boundary not in ("zero", "learnt"):
-        raise ValueError(f'boundary must be "zero" or "learnt", got {boundary!r}')
     d = hidden_size
+    initial_state, final_state = boundary_states(
+        boundary, lambda params: jnp.zeros(d, params["bias"].dtype)
+    )
 
     def init(key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, 2)
@@ -103,11 +103,6 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
         s = gates(xi)[0]
         return jnp.stack([s, 1 - s], axis=-2)
 
-    def edge(name: str) -> Callable[[Params], jax.Array]:
-        if boundary == "learnt":
-            return lambda params: params[name]
-        return lambda params: jnp.zeros(d, params["bias"].dtype)
-
     return Cell(
         name="contractive",
         hidden_size=d,
@@ -115,8 +110,8 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
         project=project,
         step=step,
         output=lambda h: h,
-        initial_state=edge("start"),
-        final_state=edge("end"),
+        initial_state=initial_state,
+        final_state=final_state,
         stencil=(-1, 1),
         sweep=sweep,
         bands=bands,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from implicit_rnn.cells.base import Cell
+from implicit_rnn.cells.base import Boundary, Cell
 from implicit_rnn.cells.gru import gru
-from implicit_rnn.cells.implicit import Boundary, implicit
+from implicit_rnn.cells.implicit import implicit
 
 
 def igru(

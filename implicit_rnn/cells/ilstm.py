@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from implicit_rnn.cells.base import Cell
-from implicit_rnn.cells.implicit import Boundary, implicit
+from implicit_rnn.cells.base import Boundary, Cell
+from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.lstm import lstm
 
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import (
+    Boundary,
     Cell,
     Params,
     State,
     affine,
+    boundary_states,
     dense,
     neighbour,
     orthogonal,
     product,
 )
 from solvers import Bands
-
-Boundary = Literal["zero", "learnt"]
 
 _MOST_KEPT = 0.999
 
@@ -70,8 +69,9 @@ def implicit(
         raise ValueError(f"implicit takes a causal cell; {cell.name} has stencil {cell.stencil}")
     if len(set(stencil)) != len(stencil) or len(stencil) < 2 or 0 in stencil:
         raise ValueError(f"a stencil holds two or more different offsets, none 0; got {stencil}")
-    if boundary not in ("zero", "learnt"):
-        raise ValueError(f'boundary must be "zero" or "learnt", got {boundary!r}')
+    initial_state, final_state = boundary_states(
+        boundary, lambda params: cell.initial_state(params["cell"])
+    )
     d, k = cell.hidden_size, len(stencil)
     reach = max(0, -min(stencil)), max(0, max(stencil))
 
@@ -156,11 +156,6 @@ def implicit(
         state, kept = cell.at_rest(params["cell"], xi[0])
         return state, spread(kept, shares(pieces(xi[1])))
 
-    def edge(name: str) -> Callable[[Params], State]:
-        if boundary == "zero":
-            return lambda params: cell.initial_state(params["cell"])
-        return lambda params: params[name]
-
     return Cell(
         name=f"implicit({cell.name})",
         hidden_size=d,
@@ -168,8 +163,8 @@ def implicit(
         project=project,
         step=step,
         output=cell.output,
-        initial_state=edge("start"),
-        final_state=edge("end"),
+        initial_state=initial_state,
+        final_state=final_state,
         stencil=tuple(stencil),
         sweep=None if cell.split_step is None else sweep,
         bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, neighbour, orthogonal, product
-from implicit_rnn.cells.implicit import Boundary
+from implicit_rnn.cells.base import (
+    Boundary,
+    Cell,
+    Params,
+    affine,
+    boundary_states,
+    dense,
+    neighbour,
+    orthogonal,
+    product,
+)
 from solvers import Bands
 
 
@@ -20,9 +27,10 @@ def irnn(
     Parameters: `input` `[in, d]`, `bias` `[d]`, `recurrent` `[d, k d]`, and `start` and `end` if
     the boundary states are learnt.
     """
-    if boundary not in ("zero", "learnt"):
-        raise ValueError(f'boundary must be "zero" or "learnt", got {boundary!r}')
     d = hidden_size
+    initial_state, final_state = boundary_states(
+        boundary, lambda params: jnp.zeros(d, params["bias"].dtype)
+    )
     reach = max(0, -min(stencil)), max(0, max(stencil))
 
     def init(key: jax.Array, input_size: int) -> Params:
@@ -65,11 +73,6 @@ def irnn(
     def causal_step(params: Params, xi: jax.Array, previous: jax.Array) -> jax.Array:
         return jnp.tanh(xi + previous @ params["recurrent"][:, :d])
 
-    def edge(name: str) -> Callable[[Params], jax.Array]:
-        if boundary == "learnt":
-            return lambda params: params[name]
-        return lambda params: jnp.zeros(d, params["bias"].dtype)
-
     return Cell(
         name="irnn",
         hidden_size=d,
@@ -77,8 +80,8 @@ def irnn(
         project=project,
         step=step,
         output=lambda h: h,
-        initial_state=edge("start"),
-        final_state=edge("end"),
+        initial_state=initial_state,
+        final_state=final_state,
         stencil=tuple(stencil),
         sweep=sweep,
         bands=lambda *at: sweep(*at)[1],
