@@ -22,6 +22,7 @@ class Implicit(nnx.Module):
       rngs: draws the parameters.
       **settings: for `implicit_rnn.implicit_batch` (`method`, `adjoint`, `rtol`, ...).
 
+    >>> import jax.numpy as jnp
     >>> from implicit_rnn import cells
     >>> layer = Implicit(cells.igru(4), 3, rngs=nnx.Rngs(0), method="banded")
     >>> outputs, info = layer(jnp.ones((2, 5, 3)), length=jnp.array([5, 2]))

@@ -10,5 +10,5 @@ def test_the_example_in_the_readme_runs_and_converges(
     root: Path, run_blocks: Callable[[Path], dict]
 ) -> None:
     namespace = run_blocks(root / "README.md")
-    assert bool(namespace["info"].converged)
+    assert bool(namespace["info"].converged.all())
     assert float(namespace["backward"].residual) < 1e-4

@@ -73,7 +73,7 @@ def test_batch_equals_single_sequences(name):
         chex.assert_trees_all_close(got, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("garbage", [1e3, np.nan])
+@pytest.mark.parametrize("garbage", [pytest.param(1e3, marks=pytest.mark.slow), np.nan])
 def test_padding_and_neighbours_change_nothing(garbage):
     cell = CELLS["igru"]
     params, xs = example(cell)

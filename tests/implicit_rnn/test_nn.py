@@ -14,7 +14,7 @@ import solvers
 from implicit_rnn import cells, nn
 
 CELL = cells.igru(4)
-SETTINGS = {"method": "banded", "adjoint": solvers.Sweeps()}
+SETTINGS = {"method": "banded", "adjoint": solvers.Sweeps(), "rtol": 1e-6}
 
 
 def data():
@@ -24,7 +24,7 @@ def data():
 def expected(params, xs, length):
     """The states, by another method and one sequence at a time."""
     return jax.vmap(
-        lambda x, n: implicit_rnn.implicit(CELL, params, x, length=n, method="picard")[0]
+        lambda x, n: implicit_rnn.implicit(CELL, params, x, length=n, method="picard", rtol=1e-6)[0]
     )(xs, length)
 
 
@@ -52,7 +52,7 @@ def test_nnx_layer_trains():
     params = jax.tree.map(
         lambda leaf: leaf[...], layer.params, is_leaf=lambda leaf: isinstance(leaf, nnx.Param)
     )
-    np.testing.assert_allclose(layer(xs, length)[0], expected(params, xs, length), atol=1e-6)
+    np.testing.assert_allclose(layer(xs, length)[0], expected(params, xs, length), atol=1e-5)
 
 
 def test_linen_layer_equals_the_pure_function():
@@ -62,7 +62,7 @@ def test_linen_layer_equals_the_pure_function():
     outputs, info = jax.jit(layer.apply)(variables, xs, length)
     assert np.all(info.converged)
     params = variables["params"]["cell"]
-    np.testing.assert_allclose(outputs, expected(params, xs, length), atol=1e-6)
+    np.testing.assert_allclose(outputs, expected(params, xs, length), atol=1e-5)
     assert np.all(outputs[1] == 0)
 
 

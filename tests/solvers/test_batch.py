@@ -59,6 +59,7 @@ def test_compacted_equals_vmap_in_values_steps_gradients_and_probes(method):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_compacted_gradients_are_exact_and_can_be_differentiated_again():
     with precision("float64"):
         weight, bias = heavy_tail(5, "float64")
@@ -158,6 +159,7 @@ def test_race_is_won_by_the_start_that_converges_first():
         assert info.winner[2] == 2
 
 
+@pytest.mark.slow
 def test_race_survives_a_start_that_fails():
     def f(_, x):
         return jnp.where(x > 10, jnp.nan, 0.5 * x + 1)

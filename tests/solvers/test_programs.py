@@ -80,7 +80,9 @@ def peak(program, size=64):
     return jax.jit(program).lower(weight, bias).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("method", ["picard", "anderson", "newton"])
+@pytest.mark.parametrize(
+    "method", ["picard", "anderson", pytest.param("newton", marks=pytest.mark.slow)]
+)
 def test_memory_of_a_solve_and_its_exact_gradient_does_not_depend_on_the_iterations(method):
     few = peak(gradient(method, max_steps=10))
     many = peak(gradient(method, max_steps=1000))
