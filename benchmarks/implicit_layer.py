@@ -12,6 +12,7 @@ interleaved. Weights are fresh ones, and those of a real training run
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,7 @@ with warnings.catch_warnings():
 
 INPUTS = 16
 TOLERANCE = 1e-4
+MOST = 500  # steps that a peer may take; what it has reached by then is in the table
 SHAPES = [
     (20, 40, 64), (64, 40, 64), (20, 200, 64), (20, 1000, 64),
     (20, 40, 200), (64, 40, 200), (20, 200, 200),
@@ -59,7 +61,7 @@ def problem(batch: int, length: int, width: int, weights: str) -> tuple:
             cell.init(jax.random.key(0), INPUTS)
         )
         leaves = [jnp.asarray(stored[jax.tree_util.keystr(path)]) for path, _ in paths]
-        walks = biased_walk(1, batch, max_length=length).inputs
+        walks = biased_walk(1, batch, min_length=length, max_length=length).inputs
         return cell, jax.tree.unflatten(structure, leaves), jnp.asarray(walks)
     cell = cells.igru(width, update_bias=float(weights.rsplit(" ", 1)[1]))
     params = cell.init(jax.random.key(0), INPUTS)
@@ -100,12 +102,12 @@ def solvers_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, Callable]:
         )
 
     tol = TOLERANCE * scale
-    fixed = lambda g: jaxopt.FixedPointIteration(g, maxiter=2000, tol=tol)  # noqa: E731
-    accelerated = lambda g: jaxopt.AndersonAcceleration(g, maxiter=2000, tol=tol)  # noqa: E731
+    fixed = lambda g: jaxopt.FixedPointIteration(g, maxiter=MOST, tol=tol)  # noqa: E731
+    accelerated = lambda g: jaxopt.AndersonAcceleration(g, maxiter=MOST, tol=tol)  # noqa: E731
 
     def optimistix(g: Callable, h: jax.Array, e: Any) -> jax.Array:
         solver = optx.FixedPointIteration(rtol=TOLERANCE, atol=TOLERANCE)
-        return optx.fixed_point(g, solver, h, e, max_steps=2000, throw=False).value
+        return optx.fixed_point(g, solver, h, e, max_steps=MOST, throw=False).value
 
     def ours(method: str) -> Callable:
         return jax.jit(
@@ -225,16 +227,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="more and larger shapes")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shape", nargs="*", help="only these: B,T,d ...; the rest is kept")
+    parser.add_argument("--weights", nargs="*", choices=WEIGHTS, default=WEIGHTS)
     arguments = parser.parse_args()
+    shapes = SHAPES + (MORE_SHAPES if arguments.full else [])
+    if arguments.shape:
+        shapes = [tuple(map(int, shape.split(","))) for shape in arguments.shape]
     command = f"python -m benchmarks.implicit_layer --rounds {arguments.rounds}"
     command += " --full" if arguments.full else ""
     packages = ["jax", "jaxlib", "flax", "jaxopt", "optimistix"]
     result: dict[str, Any] = report.environment(command, packages)
-    result["growth"] = growth(arguments.rounds)
-    show("growth with length, d=64, 10,000 tokens", result["growth"])
-    result |= {"forward": [], "step": []}
-    for shape in SHAPES + (MORE_SHAPES if arguments.full else []):
-        for weights in WEIGHTS:
+    path = report.RESULTS / "implicit_layer.json"
+    if arguments.shape and path.exists():
+        result = json.loads(path.read_text()) | result
+    else:
+        result["growth"] = growth(arguments.rounds)
+        show("growth with length, d=64, 10,000 tokens", result["growth"])
+        result |= {"forward": {}, "step": {}}
+    for shape in shapes:
+        for weights in arguments.weights:
             cell, params, xs = problem(*shape, weights)
             title = "B={}, T={}, d={}, {}".format(*shape, weights)
             forward = solvers_of(cell, params, xs)
@@ -242,10 +253,10 @@ def main() -> None:
             for row in rows:
                 row["reached"] = reached(cell, params, xs, forward[row["name"]](params, xs))
             show(f"forward solve, {title}", rows)
-            result["forward"].append({"problem": title, "entries": rows})
+            result["forward"][title] = rows
             rows = compare(steps_of(cell, params, xs), arguments.rounds)
             show(f"training step, {title}", rows)
-            result["step"].append({"problem": title, "entries": rows})
+            result["step"][title] = rows
             report.write("implicit_layer", result)
 
 

@@ -15,13 +15,14 @@ def biased_walk(
     *,
     bias: float = 0.5,
     dimension: int = 8,
+    min_length: int = 1,
     max_length: int = 40,
     direction: Literal["normal", "unit"] = "normal",
     inputs: Literal["both", "positions", "increments"] = "both",
 ) -> Examples:
     """Walks `x_0 = 0`, `x_i = x_{i-1} + N(0, I) + b v clip(i - t', 0, 1)`, labelled `i > t'`.
 
-    The length `N` is uniform in 1..`max_length`, the time `t'` uniform in [0, N).
+    The length `N` is uniform in `min_length`..`max_length`, the time `t'` uniform in [0, N).
 
     Args:
       seed: the same seed gives the same examples.
@@ -29,7 +30,7 @@ def biased_walk(
       bias: `b`; the smaller, the harder.
       dimension: of the walk. The paper leaves it open; with 8 dimensions and `v ~ N(0, I)` the
         least possible error comes close to the paper's table.
-      max_length: longest walk.
+      min_length, max_length: shortest and longest walk.
       direction: `v ~ N(0, I)`, or of length one.
       inputs: what the network sees: positions, increments, or both side by side.
     """
@@ -38,7 +39,7 @@ def biased_walk(
     if inputs not in ("both", "positions", "increments"):
         raise ValueError(f'inputs must be "both", "positions" or "increments", got {inputs!r}')
     rng = np.random.default_rng(seed)
-    length = rng.integers(1, max_length + 1, count)
+    length = rng.integers(min_length, max_length + 1, count)
     turn = rng.uniform(size=count) * length
     drift = rng.standard_normal((count, dimension))
     if direction == "unit":

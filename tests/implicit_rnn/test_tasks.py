@@ -48,6 +48,7 @@ def test_inputs_and_directions_can_be_chosen():
     settled = (far.labels[:, 1:] == 1) & (far.labels[:, :-1] == 1)
     sizes = np.linalg.norm(far.inputs[:, 1:], axis=-1)[settled]
     np.testing.assert_allclose(sizes, 1e3, rtol=0.01)
+    assert set(biased_walk(0, 99, min_length=7, max_length=9).length) == {7, 8, 9}
     with pytest.raises(ValueError, match="direction"):
         biased_walk(0, 1, direction="up")
     with pytest.raises(ValueError, match="inputs"):
