@@ -60,7 +60,8 @@ def one_by_one(cell, params, xs):
 
 
 @pytest.mark.parametrize(
-    "name", ["igru", "irnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ilstm", "wide"))]
+    "name",
+    ["igru", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ilstm", "irnn", "wide"))],
 )
 def test_batch_equals_single_sequences(name):
     with jax.enable_x64(True):

@@ -224,7 +224,9 @@ def test_any_length_and_width(time, width):
     assert jnp.linalg.norm(image - states) <= 2e-4 * jnp.linalg.norm(states)
 
 
-@pytest.mark.parametrize("name", ["ilstm", "learnt", pytest.param("wide", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["learnt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ilstm", "wide"))]
+)
 def test_gradients_match_finite_differences(name):
     with jax.enable_x64(True):
         cell = CELLS[name]
@@ -411,6 +413,7 @@ def test_starts_lead_to_the_same_states_and_a_race_names_its_winner():
     np.testing.assert_allclose(states.h, expected.h, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_cell_without_bands_is_probed():
     with jax.enable_x64(True):
         cell = cells.igru(WIDTH)

@@ -313,6 +313,7 @@ def test_preconditioner_serves_the_backward_solve_transposed():
                 np.testing.assert_allclose(g, e, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_integer_leaves_in_theta_pass_through():
     def f(theta, x):
         return 0.5 * jnp.tanh(x[theta["order"]] + theta["bias"])

@@ -70,6 +70,7 @@ def test_transpose_and_derivatives_are_those_of_the_dense_solve(algorithm):
         np.testing.assert_allclose(hessian, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), st.integers(0, 2**31))
 def test_law_solve_and_its_transpose_are_adjoint(time, seed):
     lower, diagonal, upper, rhs = (jnp.asarray(a, jnp.float32) for a in system(time, (2,), seed))
@@ -140,6 +141,7 @@ def test_bidiagonal_solve_equals_the_recurrence(blocks, reverse):
             np.testing.assert_allclose(x[t], state, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_splitting_with_exact_bands_is_newton():
     """A map whose Jacobian is tridiagonal per channel is solved quadratically by its bands."""
     with precision("float64"):

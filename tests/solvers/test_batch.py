@@ -121,6 +121,7 @@ def test_compacted_takes_any_batch_size(batch):
     assert np.all(info.converged)
 
 
+@pytest.mark.slow
 def test_compacted_leaves_a_failed_example_out_of_the_shared_gradient():
     weight, bias = heavy_tail(6)
     sick = bias.at[2].set(jnp.nan)

@@ -174,7 +174,7 @@ def test_preconditioner_saves_steps_and_keeps_the_answer(name, side):
         assert plain.steps >= info.steps or not plain.converged
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("side", [pytest.param("left", marks=pytest.mark.slow), "right"])
 def test_gradient_uses_the_transposed_preconditioner(side):
     with precision("float64"):
         matrix = jnp.asarray(matrices()["nonsymmetric"])
@@ -370,6 +370,7 @@ def test_failure_policy_applies_to_the_failed_examples_only(policy):
     assert np.all(expected(np.asarray(x[1])))
 
 
+@pytest.mark.slow
 def test_cascade_hands_on_only_what_the_first_solver_left():
     kinds = matrices()
     batch = jnp.asarray(np.stack([kinds["well_conditioned"], kinds["nonsymmetric"]]), jnp.float32)
