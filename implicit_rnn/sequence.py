@@ -24,7 +24,8 @@ from implicit_rnn.equation import (
     start_states,
 )
 from solvers import Info, linear
-from solvers.adjoint import Adjoint
+from solvers.adjoint import Adjoint, transposed_system
+from solvers.fixed_point.solve import combine
 from solvers.iterate import Method
 
 
@@ -185,7 +186,7 @@ def implicit_batch(
 
 def _lockstep_settings(
     cell: Cell, method: Any, adjoint: Any, tolerances: dict
-) -> tuple[int, solvers.Sweeps, solvers.Rescue | None]:
+) -> tuple[int, solvers.Sweeps, solvers.Rescue]:
     """Sweeps forwards, settings of those backwards, and what follows where they do not converge."""
     limit = tolerances["max_steps"]
     if method not in ("auto", "banded"):
@@ -202,51 +203,42 @@ def _lockstep_settings(
             f'a batch in lockstep takes adjoint="auto" or solvers.Sweeps(...), got {adjoint!r}; '
             "use jax.vmap(implicit), or levels > 1"
         )
-    if method == "banded" and adjoint != "auto":
-        return limit, backward, None
     axes: Any = Equation(None, 1, None, None, 0)  # type: ignore[arg-type]
-    f, inverse = equation_map(cell), solvers.precondition(equation_bands(cell))
-    newton = solvers.newton(precond=inverse)
+    f, how = equation_map(cell), banded_adjoint(cell)
+    sweeps = limit if method == "banded" else min(30, limit)
 
     def forward(equation: Equation, states: State, info: Info) -> tuple[State, Info]:
+        newton = solvers.newton(precond=how.precond)
+
         def one(equation: Equation, states: State) -> tuple[State, Info]:
             return solvers.fixed_point(
                 f, equation, states, method=newton, rtol=tolerances["rtol"],
-                atol=tolerances["atol"], max_steps=max(limit - sweeps, 0),
+                atol=tolerances["atol"], max_steps=limit - sweeps,
             )  # fmt: skip
 
         found, later = jax.vmap(one, (axes, 1), (1, 0))(equation, states)
-        return found, later._replace(
-            steps=info.steps + later.steps, evaluations=info.evaluations + later.evaluations
-        )
+        return found, combine(info, later)
 
     def back(
         equation: Equation, states: State, cotangent: State, w: State, info: Info
     ) -> tuple[State, Info]:
         solver = linear.bicgstab(rtol=backward.rtol)
 
-        def one(equation: Equation, states: State, cotangent: State, w: State):
-            _, pull = jax.vjp(lambda states: f(equation, states), states)
-            undo = inverse(equation, states)
-            return solver(
-                lambda w: jax.tree.map(jnp.subtract, w, pull(w)[0]),
-                cotangent,
-                w,
-                lambda v: jax.linear_transpose(undo, states)(v)[0],
+        def one(equation: Equation, states: State, cotangent: State, w: State) -> tuple:
+            matvec, inverse = transposed_system(
+                lambda both, states: f(both[0], states), (equation, ()), states, how
             )
+            return solver(matvec, cotangent, w, inverse)
 
         found, later = jax.vmap(one, (axes, 1, 1, 1), (1, 0))(equation, states, cotangent, w)
         done = info.converged
         w = jax.tree.map(lambda a, b: jnp.where(done[:, None], a, b), w, found)
-        later = later._replace(
-            steps=info.steps + later.steps, evaluations=info.evaluations + later.evaluations
-        )
-        return w, jax.tree.map(lambda a, b: jnp.where(done, a, b), info, later)
+        return w, jax.tree.map(lambda a, b: jnp.where(done, a, b), info, combine(info, later))
 
-    sweeps = limit if method == "banded" else min(30, limit)
-    if method == "banded":
-        forward = lambda equation, states, info: (states, info)  # noqa: E731
-    return sweeps, backward, solvers.Rescue(forward, back)
+    rescue = solvers.Rescue(
+        forward if method == "auto" else None, back if adjoint == "auto" else None
+    )
+    return sweeps, backward, rescue
 
 
 def _implicit_compacted(

@@ -30,10 +30,12 @@ from solvers.vectors import Geometry, Tree, Vector, epsilon, require_real, worki
 
 
 class Rescue(NamedTuple):
-    """What to do with a batch in which some examples have not converged."""
+    """What to do with a batch in which some examples have not converged; None: nothing."""
 
-    forward: Callable[[Any, Tree, Info], tuple[Tree, Info]]  # theta, x, info
-    backward: Callable[[Any, Tree, Tree, Tree, Info], tuple[Tree, Info]]  # theta, x, c, w, info
+    # theta, x, info
+    forward: Callable[[Any, Tree, Info], tuple[Tree, Info]] | None = None
+    # theta, x, cotangent, w, info
+    backward: Callable[[Any, Tree, Tree, Tree, Info], tuple[Tree, Info]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ def lockstep(
     x0: Tree,
     *,
     backward: Sweeps | None = None,
-    rescue: Rescue | None = None,
+    rescue: Rescue = Rescue(),  # noqa: B008
     accelerated: bool = True,
     rtol: float | jax.Array | None = None,
     atol: float | jax.Array | None = None,
@@ -107,10 +109,11 @@ def lockstep(
             iterate.Task(method, problem, space.ravel(x0), stop), space.spread
         )
         result = space.unravel(x), info
-        if rescue is None:
+        follow = rescue.forward
+        if follow is None:
             return result
         return iterate.unless(
-            jnp.all(info.converged), lambda before: rescue.forward(theta, *before), result
+            jnp.all(info.converged), lambda before: follow(theta, *before), result
         )
 
     def transposed(
@@ -128,10 +131,11 @@ def lockstep(
 
         def solve(matvec: Callable, rhs: Tree) -> tuple[Tree, Info]:
             w, info = _solve(matvec, undo, rhs, space, settings, accelerated)
-            if rescue is not None and not settings.truncated:
+            follow = rescue.backward
+            if follow is not None and not settings.truncated:
                 w, info = iterate.unless(
                     jnp.all(info.converged),
-                    lambda before: rescue.backward(theta, frozen, rhs, *before),
+                    lambda before: follow(theta, frozen, rhs, *before),
                     (w, info),
                 )
             return _apply_policy(w, info, settings, space), info

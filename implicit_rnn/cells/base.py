@@ -14,6 +14,9 @@ Params = Any
 State = Any
 Boundary = Literal["zero", "learnt"]
 
+# How much of a mix of neighbours bands may keep: two that keep all of each other are singular.
+MOST_KEPT = 0.999
+
 
 class Cell(NamedTuple):
     """One recurrent cell: `state_t = step(params, xi_t, *neighbours)`.

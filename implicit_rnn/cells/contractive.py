@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import (
+    MOST_KEPT,
     Boundary,
     Cell,
     Params,
@@ -23,6 +24,7 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
     """An implicit GRU whose gates see the input alone and whose matrix is bounded.
 
         s, z, r = sigmoid of W_s x, W_z x, W_r x,    mix = s h_{t-1} + (1 - s) h_{t+1},
+        z <- 0.001 + 0.999 z,
         h_t = (1 - z) mix + z tanh(W x + V (r mix) + b),
 
     where `V` is the parameter `U` with every column scaled so that the absolute values sum to at
@@ -30,8 +32,8 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
 
     **One solution.** For two sequences of states at distance `e` in the maximum norm (over times
     and channels) the mixes differ by at most `e`, and the images by at most
-    `(1 - z) e + z rate e = (1 - z (1 - rate)) e`. For finite inputs `z` is bounded away from zero,
-    so the map contracts, and Banach's theorem gives existence and uniqueness.
+    `(1 - z) e + z rate e = (1 - z (1 - rate)) e`. As `z >= 0.001`, also where its sigmoid is
+    rounded to zero, the map contracts, and Banach's theorem gives existence and uniqueness.
 
     **Splitting converges, at a speed that does not depend on the gates.** The bands are
     `B = (1 - z) (s, 1 - s)`, so a sweep solves `(I - B) h_new = z tanh(...)` and its Jacobian is
@@ -72,7 +74,7 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
 
     def gates(xi: jax.Array) -> tuple[jax.Array, ...]:
         s, z, r = (jax.nn.sigmoid(xi[..., i * d : (i + 1) * d]) for i in range(3))
-        return s, z, r, xi[..., 3 * d :]
+        return s, 1 - MOST_KEPT * (1 - z), r, xi[..., 3 * d :]
 
     def matrix(params: Params) -> jax.Array:
         weights = params["candidate"]

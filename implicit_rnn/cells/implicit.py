@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import (
+    MOST_KEPT,
     Boundary,
     Cell,
     Params,
@@ -21,8 +22,6 @@ from implicit_rnn.cells.base import (
     product,
 )
 from solvers import Bands
-
-_MOST_KEPT = 0.999
 
 
 @jax.custom_jvp
@@ -142,7 +141,7 @@ def implicit(
         """What a step keeps of its mix, as bands: by the shares."""
         # Two neighbours that keep all of each other have no equation left: where gates saturate,
         # the bands would be singular.
-        kept = jax.tree.map(lambda leaf: jnp.minimum(leaf, _MOST_KEPT), kept)
+        kept = jax.tree.map(lambda leaf: jnp.minimum(leaf, MOST_KEPT), kept)
 
         def band(offset: int) -> State:
             if offset not in stencil:

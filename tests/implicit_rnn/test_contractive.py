@@ -65,3 +65,16 @@ def test_bad_settings_are_named():
         cells.contractive(3, rate=1.0)
     with pytest.raises(ValueError, match="boundary"):
         cells.contractive(3, boundary="none")
+
+
+def test_saturated_gates_leave_an_equation():
+    """Neighbours that copy each other with gates rounded to zero, in float32."""
+    params = jax.tree.map(jnp.zeros_like, CELL.init(jax.random.key(0), 1))
+    params["input"] = params["input"].at[:, :WIDTH].set(300.0)
+    params["bias"] = params["bias"].at[WIDTH : 2 * WIDTH].set(-300.0).at[3 * WIDTH :].set(1.0)
+    xs = jnp.where(jnp.arange(TIME) % 2, 1.0, -1.0)[:, None]
+    states, info = jax.jit(
+        lambda xs: implicit_rnn.implicit(CELL, params, xs, method="banded", rtol=1e-4)
+    )(xs)
+    assert info.converged
+    assert np.all(np.isfinite(states))
