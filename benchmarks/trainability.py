@@ -24,7 +24,7 @@ import optax
 
 from benchmarks import report
 from implicit_rnn import cells
-from implicit_rnn.equation import batch_equation, equation_map
+from implicit_rnn.sequence.equation import batch_equation, equation_map
 from implicit_rnn.tasks import Examples, biased_walk
 from implicit_rnn.tasks.base import buckets
 from implicit_rnn.training import Recipe

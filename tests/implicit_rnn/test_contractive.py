@@ -11,7 +11,7 @@ from hypothesis import given
 
 import implicit_rnn
 from implicit_rnn import cells
-from implicit_rnn.equation import equation_of, equation_sweep
+from implicit_rnn.sequence.equation import equation_of, equation_sweep
 from solvers.bands import splitting_inverse
 
 TIME, WIDTH, INPUTS, RATE = 12, 5, 3, 0.8

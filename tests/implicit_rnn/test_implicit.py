@@ -15,7 +15,7 @@ import solvers
 from implicit_rnn import cells
 from implicit_rnn.cells.base import neighbour
 from implicit_rnn.cells.implicit import share_of_two
-from implicit_rnn.equation import equation_map, equation_of, extended, probed_bands
+from implicit_rnn.sequence.equation import equation_map, equation_of, extended, probed_bands
 from solvers import adjoint, linear
 
 TIME, WIDTH, INPUTS = 7, 4, 3

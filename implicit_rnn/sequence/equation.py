@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, neighbour
+from implicit_rnn.sequence.unroll import checked, masked_scan
 from solvers.bands import Bands, splitting_inverse
 
 
@@ -54,19 +55,6 @@ def batch_equation(
         cell.final_state(params) if after is None else after,
         length,
     )
-
-
-def checked(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Inputs, zero past their length: garbage there reaches neither value nor gradient."""
-    if xs.ndim != 2:
-        raise ValueError(
-            f"xs must be one sequence [time, features], got shape {xs.shape}; "
-            "use jax.vmap for a batch"
-        )
-    length = jnp.asarray(xs.shape[0] if length is None else length)
-    if length.ndim:
-        raise ValueError(f"length must be a scalar, got shape {length.shape}; use jax.vmap")
-    return jnp.where(jnp.arange(xs.shape[0])[:, None] < length, xs, 0), length
 
 
 def mask(equation: Equation, leaf: jax.Array) -> jax.Array:
@@ -232,23 +220,3 @@ def _causal(cell: Cell, equation: Equation, reverse: bool) -> State:
     return masked_scan(
         cell.causal_step, equation.params, equation.xi, edge, equation.length, reverse
     )[0]  # fmt: skip
-
-
-def masked_scan(
-    step: Callable[[Params, Any, State], State],
-    params: Params,
-    xi: Any,
-    start: State,
-    length: jax.Array,
-    reverse: bool,
-) -> tuple[State, State]:
-    """All states and the last one; steps at or past the length leave the state as it is."""
-
-    def body(state: State, row: tuple) -> tuple[State, State]:
-        xi, inside = row
-        new = jax.tree.map(lambda a, b: jnp.where(inside, a, b), step(params, xi, state), state)
-        return new, new
-
-    inside = jnp.arange(jax.tree.leaves(xi)[0].shape[0]) < length
-    last, states = lax.scan(body, start, (xi, inside), reverse=reverse)
-    return states, last
