@@ -1,5 +1,7 @@
 """Recurrent cells as records of pure functions: causal ones, implicit ones, and the combinator."""
 
+from collections.abc import Callable
+
 from implicit_rnn.cells.base import Cell
 from implicit_rnn.cells.contractive import contractive
 from implicit_rnn.cells.gru import gru
@@ -9,4 +11,25 @@ from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.irnn import irnn
 from implicit_rnn.cells.lstm import LSTMState, lstm
 
-__all__ = ["Cell", "LSTMState", "contractive", "gru", "igru", "ilstm", "implicit", "irnn", "lstm"]
+# Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from.
+CELLS: dict[str, Callable[..., Cell]] = {
+    "contractive": contractive,
+    "gru": gru,
+    "igru": igru,
+    "ilstm": ilstm,
+    "irnn": irnn,
+    "lstm": lstm,
+}
+
+__all__ = [
+    "CELLS",
+    "Cell",
+    "LSTMState",
+    "contractive",
+    "gru",
+    "igru",
+    "ilstm",
+    "implicit",
+    "irnn",
+    "lstm",
+]

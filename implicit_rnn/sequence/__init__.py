@@ -1,13 +1,16 @@
 """Run a cell over time: unrolled, in layers, or solved for the whole sequence."""
 
+from implicit_rnn.sequence.bidirectional import bidirectional, init_bidirectional
 from implicit_rnn.sequence.solve import banded_adjoint, implicit, implicit_batch, switch
 from implicit_rnn.sequence.stack import init_stack, stack
 from implicit_rnn.sequence.unroll import unroll
 
 __all__ = [
     "banded_adjoint",
+    "bidirectional",
     "implicit",
     "implicit_batch",
+    "init_bidirectional",
     "init_stack",
     "stack",
     "switch",

@@ -1,0 +1,82 @@
+"""What a whole network is to a training loop: parameters, a loss of a batch, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from implicit_rnn.cells.base import Params
+from solvers import Info
+
+
+class Outcome(NamedTuple):
+    """What a loss says beside its value.
+
+    Attributes:
+      sums: totals over the batch by name, one of them `count`; a metric is a total divided by the
+        count, over as many batches as there are.
+      info: of the implicit layers' solves, every field `[layers, batch]`; None without any.
+      carry: what the next batch of a stateful model starts from; None for others.
+    """
+
+    sums: dict[str, jax.Array]
+    info: Info | None = None
+    carry: Any = None
+
+
+class Model(Protocol):
+    """What every file of this folder builds: a record with at least these pure functions.
+
+    Attributes:
+      init: `key -> params`.
+      loss: `(params, batch, *, key=None, probe=None, solve={}, carry=None) -> (loss, Outcome)`. The
+        key draws dropout and the like; without one nothing is random. `solve` are settings of
+        `implicit_batch`. A model that carries nothing ignores `carry`.
+      bounds: spectral bounds, a tree like a part of the parameters.
+      solves: how many layers are solved; a probe is `adjoint_probe((solves, batch))`.
+      carry: `(params, batch size) -> carry` to begin with; None for a model that carries nothing.
+    """
+
+    @property
+    def init(self) -> Callable[[jax.Array], Params]: ...
+
+    @property
+    def loss(self) -> Callable[..., tuple[jax.Array, Outcome]]: ...
+
+    @property
+    def bounds(self) -> Any: ...
+
+    @property
+    def solves(self) -> int: ...
+
+    @property
+    def carry(self) -> Callable[[Params, int], Any] | None: ...
+
+
+def inside(length: jax.Array, time: int) -> jax.Array:
+    """Which steps count: `[batch, time]` for lengths `[batch]`."""
+    return jnp.arange(time) < length[:, None]
+
+
+def layer_probe(probe: Info | None, number: int) -> Info | None:
+    """The probe of one solved layer out of those of all."""
+    return None if probe is None else jax.tree.map(lambda leaf: leaf[number], probe)
+
+
+def stacked(infos: list[Info]) -> Info | None:
+    """Reports of several layers as one, every field `[layers, batch]`."""
+    if not infos:
+        return None
+    return jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves)), *infos)
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean of the values that count; zero where none does."""
+    total = jnp.maximum(jnp.sum(mask), 1)
+    return jnp.sum(jnp.where(mask, values, 0)) / total
+
+
+NO_SETTINGS: Mapping[str, Any] = {}

@@ -1,0 +1,111 @@
+"""A label for every step of a sequence: an encoder and a softmax, or a sigmoid, above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from implicit_rnn.cells.base import Params, dense
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, masked_mean
+from implicit_rnn.models.encoder import Encoded, Encoder, drop
+from solvers import Info
+
+
+class Tagger(NamedTuple):
+    """A `Model` that labels steps.
+
+    Attributes:
+      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+        `[batch, time, features]`, `labels` `[batch, time]` and `length` `[batch]`; sums are `loss`,
+        `error` (wrong labels) and `count` (steps).
+      scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,
+        scores `[batch, time, labels]`, or `[batch, time]` for two labels.
+      predict: `scores -> [batch, time]`, the labels.
+      encoder: what it stands on.
+    """
+
+    init: Callable[[jax.Array], Params]
+    loss: Callable[..., tuple[jax.Array, Outcome]]
+    bounds: Any
+    solves: int
+    scores: Callable[..., tuple[jax.Array, Encoded]]
+    predict: Callable[[jax.Array], jax.Array]
+    encoder: Encoder
+    carry: None = None
+
+
+def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0.0) -> Tagger:
+    """Labels steps by a linear read-out of an encoder's features.
+
+    Args:
+      encoder: reads the sequence.
+      input_size: width of the inputs.
+      labels: how many; two are one logistic score, as in section 3.1 of the 2017 paper.
+      dropout: of inputs and features.
+
+    Parameters: `encoder`, and `read` with `weights` `[width, labels]` and `bias`.
+    """
+    if labels < 2:
+        raise ValueError(f"labels must be at least 2, got {labels}")
+    outputs = 1 if labels == 2 else labels
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key)
+        return {
+            "encoder": encoder.init(keys[0], input_size),
+            "read": {
+                "weights": dense(keys[1], (encoder.width, outputs)),
+                "bias": jnp.zeros(outputs),
+            },
+        }
+
+    def scores(
+        params: Params,
+        inputs: jax.Array,
+        length: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+    ) -> tuple[jax.Array, Encoded]:
+        keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
+        encoded = encoder.apply(
+            params["encoder"], drop(inputs, dropout, keys[0]), length, key=keys[1], probe=probe,
+            solve=solve,
+        )  # fmt: skip
+        features = drop(encoded.features, dropout, keys[2])
+        found = features @ params["read"]["weights"] + params["read"]["bias"]
+        return found[..., 0] if outputs == 1 else found, encoded
+
+    def predict(scores: jax.Array) -> jax.Array:
+        return (scores > 0).astype(jnp.int32) if outputs == 1 else jnp.argmax(scores, axis=-1)
+
+    def loss(
+        params: Params,
+        batch: Any,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+        carry: None = None,
+    ) -> tuple[jax.Array, Outcome]:
+        found, encoded = scores(
+            params, batch.inputs, batch.length, key=key, probe=probe, solve=solve
+        )
+        if outputs == 1:
+            entropy = optax.sigmoid_binary_cross_entropy(found, batch.labels)
+        else:
+            entropy = optax.softmax_cross_entropy_with_integer_labels(found, batch.labels)
+        mask = inside(batch.length, found.shape[1])
+        sums = {
+            "loss": jnp.sum(jnp.where(mask, entropy, 0)),
+            "error": jnp.sum(mask & (predict(found) != batch.labels)).astype(entropy.dtype),
+            "count": jnp.sum(mask).astype(entropy.dtype),
+        }
+        return masked_mean(entropy, mask), Outcome(sums, encoded.info)
+
+    return Tagger(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder)
