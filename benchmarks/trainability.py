@@ -45,7 +45,7 @@ class Trial(NamedTuple):
 
 TIGHT = Recipe(rtol=1e-3, backward=Sweeps(rtol=1e-2, max_steps=100), max_steps=100)
 LOOSE = Recipe(backward=Sweeps(rtol=5e-2, max_steps=20, on_failure="zero"))
-FREE = dataclasses.replace(TIGHT, bounded=None)
+FREE = dataclasses.replace(TIGHT, bounded="none")
 TRIALS = {
     "plain sweeps, no bounds": Trial(dataclasses.replace(FREE, accelerated=False)),
     "sweeps, no bounds": Trial(FREE),
@@ -61,14 +61,14 @@ TRIALS = {
     "sweeps, bounds, tied to the loss": Trial(dataclasses.replace(TIGHT, tied=0.05)),
     "sweeps, bounds, warm starts": Trial(TIGHT, warm=True),
     "sweeps, bounds, krylov": Trial(dataclasses.replace(TIGHT, backward="auto")),
-    "loose sweeps, no bounds": Trial(dataclasses.replace(LOOSE, bounded=None)),
+    "loose sweeps, no bounds": Trial(dataclasses.replace(LOOSE, bounded="none")),
     "loose sweeps, bounds halved": Trial(dataclasses.replace(LOOSE, bound_scale=0.5)),
     "loose sweeps, bounds": Trial(LOOSE),
     "loose sweeps, truncated to 2": Trial(
         dataclasses.replace(LOOSE, backward=Sweeps(steps=2, on_failure="zero"))
     ),
     "default": Trial(Recipe()),
-    "contractive cell": Trial(dataclasses.replace(LOOSE, bounded=None), cell=cells.contractive),
+    "contractive cell": Trial(dataclasses.replace(LOOSE, bounded="none"), cell=cells.contractive),
 }
 
 
@@ -115,7 +115,7 @@ def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Exam
     }
     optimiser = recipe.optimiser({"layer": recipe.bounds(cell)}, optax.adam(schedule(updates)))
     state = optimiser.init(params)
-    truncated = isinstance(recipe.backward, Sweeps) and recipe.backward.truncated
+    truncated = recipe.settings()["adjoint"] != "auto" and recipe.settings()["adjoint"].truncated
 
     def objective(params: Any, probe: Any, batch: Examples, start: Any, last: jax.Array):
         states, info = recipe.solve(
@@ -187,9 +187,7 @@ def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Exam
 def test_implicit(trial: Trial, width: int, params: Any, data: Examples) -> dict:
     """Error of the trained model, solved to 1e-4 by the robust cascade."""
     cell = trial.cell(width)
-    recipe = dataclasses.replace(
-        trial.recipe, rtol=1e-4, tied=None, method="auto", max_steps=300, levels=1, backward="auto"
-    )
+    recipe = trial.recipe.exact()
 
     @jax.jit
     def evaluate(params: Any, batch: Examples):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from implicit_rnn.cells.base import Params
 from solvers import Info
@@ -16,8 +17,8 @@ class Outcome(NamedTuple):
     """What a loss says beside its value.
 
     Attributes:
-      sums: totals over the batch by name, one of them `count`; a metric is a total divided by the
-        count, over as many batches as there are.
+      sums: totals over the batch by name, one of them `count`, to be added over as many batches as
+        there are; `metrics` divides them.
       info: of the implicit layers' solves, every field `[layers, batch]`; None without any.
       carry: what the next batch of a stateful model starts from; None for others.
     """
@@ -56,6 +57,41 @@ class Model(Protocol):
     def carry(self) -> Callable[[Params, int], Any] | None: ...
 
 
+def metrics(sums: Mapping[str, jax.Array | float]) -> dict[str, jax.Array]:
+    """Totals as means: `x` over `count_x` where there is one, else over `count`."""
+    counts = {name: value for name, value in sums.items() if name.startswith("count")}
+    return {
+        name: value / jnp.maximum(counts.get(f"count_{name}", counts["count"]), 1)
+        for name, value in sums.items()
+        if name not in counts
+    }
+
+
+def label_sums(
+    scores: jax.Array, labels: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Mean cross-entropy of a softmax over those labels that count, and the sums of an `Outcome`.
+
+    Args:
+      scores: `[..., labels]`.
+      labels: integers `[...]`; anything at all where they do not count.
+      mask: which count, `[...]`.
+
+    Returns:
+      The mean (zero where none counts), and totals `loss` (nats), `error` (labels that are not the
+      likeliest) and `count`.
+    """
+    labels = jnp.where(mask, labels, 0)
+    entropy = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+    wrong = mask & (jnp.argmax(scores, axis=-1) != labels)
+    sums = {
+        "loss": jnp.sum(jnp.where(mask, entropy, 0)),
+        "error": jnp.sum(wrong).astype(entropy.dtype),
+        "count": jnp.sum(mask).astype(entropy.dtype),
+    }
+    return sums["loss"] / jnp.maximum(sums["count"], 1), sums
+
+
 def inside(length: jax.Array, time: int) -> jax.Array:
     """Which steps count: `[batch, time]` for lengths `[batch]`."""
     return jnp.arange(time) < length[:, None]
@@ -71,12 +107,6 @@ def stacked(infos: list[Info]) -> Info | None:
     if not infos:
         return None
     return jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves)), *infos)
-
-
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean of the values that count; zero where none does."""
-    total = jnp.maximum(jnp.sum(mask), 1)
-    return jnp.sum(jnp.where(mask, values, 0)) / total
 
 
 NO_SETTINGS: Mapping[str, Any] = {}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from implicit_rnn import sequence
 from implicit_rnn.cells import CELLS, Cell
 from implicit_rnn.cells.base import Params
-from implicit_rnn.models.base import NO_SETTINGS, layer_probe, stacked
+from implicit_rnn.models.base import NO_SETTINGS, inside, layer_probe, stacked
 from solvers import Info
 
 
@@ -20,8 +20,9 @@ class Encoded(NamedTuple):
 
     Attributes:
       features: `[batch, time, width]`, zero past the length.
-      summary: `[batch, width]`: of a causal cell its last output; of two directions the last
-        output of each, side by side; of a solved cell the mean over the steps that count.
+      summary: `[batch, width]`: of a causal encoder the features of the last step that counts; of
+        two directions those of the last step each took, side by side; of a solved cell the mean
+        over the steps that count. Zero for a sequence of length 0.
       info: of the solves, every field `[layers, batch]`; None without any.
     """
 
@@ -77,18 +78,15 @@ def encoder(
 
     Parameters: a list, one entry a layer; a pair for two directions.
     """
-    both = name.startswith("bi") and name not in CELLS
-    kind = name.removeprefix("bi") if both else name
-    if kind not in CELLS:
-        raise ValueError(f'unknown encoder {name!r}; choose from {sorted(CELLS)}, or "bi" and one')
+    make, both = cell_kind(name)
     if layers < 1:
         raise ValueError(f"layers must be at least 1, got {layers}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-    cell = CELLS[kind](hidden_size, **options)
+    cell = make(hidden_size, **options)
     solved = cell.final_state is not None
     if both and solved:
-        raise ValueError(f"{kind} looks both ways by itself: use {kind!r}, not {name!r}")
+        raise ValueError(f"{cell.name} looks both ways by itself: do not ask for {name!r}")
     width = 2 * hidden_size if both else hidden_size
 
     def init(key: jax.Array, input_size: int) -> Params:
@@ -110,22 +108,42 @@ def encoder(
         solve: Mapping[str, Any] = NO_SETTINGS,
     ) -> Encoded:
         infos = []
+        # Also what a residual adds must be zero past the length.
+        xs = jnp.where(inside(length, xs.shape[1])[..., None], xs, 0)
         for number, own in enumerate(params):
             given = xs
             if number:
                 given = drop(xs, dropout, None if key is None else jax.random.fold_in(key, number))
-            features, summary, info = _layer(
+            features, info = _layer(
                 cell, both, own, given, length, layer_probe(probe, number), solve
             )
             infos += [] if info is None else [info]
             xs = xs + features if residual and xs.shape == features.shape else features
-        return Encoded(xs, summary, stacked(infos))
+        return Encoded(xs, summary(xs, length), stacked(infos))
+
+    def summary(features: jax.Array, length: jax.Array) -> jax.Array:
+        count = jnp.maximum(length, 1)[:, None]
+        if solved:
+            return jnp.sum(features, axis=1) / count
+        last = jnp.take_along_axis(features, count[..., None] - 1, axis=1)[:, 0]
+        if not both:
+            return last
+        return jnp.concatenate([last[:, :hidden_size], features[:, 0, hidden_size:]], axis=-1)
 
     bounds = [cell.bounds or {}] * layers if solved else []
     return Encoder(
         name, width, init, apply, bounds, layers if solved else 0, not (both or solved),
         tuple((cell, cell) if both else cell for _ in range(layers)),
     )  # fmt: skip
+
+
+def cell_kind(name: str) -> tuple[Callable[..., Cell], bool]:
+    """The factory of the cell that an encoder's name stands for, and whether it runs both ways."""
+    both = name.startswith("bi") and name not in CELLS
+    kind = name.removeprefix("bi") if both else name
+    if kind not in CELLS:
+        raise ValueError(f'unknown encoder {name!r}; choose from {sorted(CELLS)}, or "bi" and one')
+    return CELLS[kind], both
 
 
 def drop(xs: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -144,21 +162,16 @@ def _layer(
     length: jax.Array,
     probe: Info | None,
     solve: Mapping[str, Any],
-) -> tuple[jax.Array, jax.Array, Info | None]:
-    if both:
+) -> tuple[jax.Array, Info | None]:
+    if cell.final_state is not None:
+        states, info = sequence.implicit_batch(
+            cell, params, xs, length=length, probe=probe, **solve
+        )
+        return cell.output(states), info
 
-        def two(x: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
-            ys, states = sequence.bidirectional(cell, cell, params, x, length=n)
-            return ys, jnp.concatenate([cell.output(state) for state in states], axis=-1)
+    def one(x: jax.Array, n: jax.Array) -> jax.Array:
+        if both:
+            return sequence.bidirectional(cell, cell, params, x, length=n)[0]
+        return sequence.unroll(cell, params, x, length=n)[0]
 
-        return *jax.vmap(two)(xs, length), None
-    if cell.final_state is None:
-
-        def one(x: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
-            ys, state = sequence.unroll(cell, params, x, length=n)
-            return ys, cell.output(state)
-
-        return *jax.vmap(one)(xs, length), None
-    states, info = sequence.implicit_batch(cell, params, xs, length=length, probe=probe, **solve)
-    features = cell.output(states)
-    return features, jnp.sum(features, axis=1) / jnp.maximum(length, 1)[:, None], info
+    return jax.vmap(one)(xs, length), None

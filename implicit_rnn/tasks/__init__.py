@@ -1,6 +1,13 @@
 """Where examples come from: generated or loaded, all with one shape."""
 
-from implicit_rnn.tasks.base import Examples
-from implicit_rnn.tasks.biased_walk import biased_walk
+from collections.abc import Callable
 
-__all__ = ["Examples", "biased_walk"]
+from implicit_rnn.tasks.base import Examples, Source, Task
+from implicit_rnn.tasks.biased_walk import biased_walk, biased_walk_task
+
+# Every task by name, `name -> factory(**options)`: what configurations choose from.
+TASKS: dict[str, Callable[..., Task]] = {
+    "biased_walk": biased_walk_task,
+}
+
+__all__ = ["TASKS", "Examples", "Source", "Task", "biased_walk", "biased_walk_task"]

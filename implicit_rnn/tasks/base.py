@@ -1,9 +1,10 @@
-"""The one shape of a set of labelled sequences, and batches of it."""
+"""The one shape of a task, and batches of sequences of about equal length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +21,76 @@ class Examples(NamedTuple):
         return Examples(self.inputs[index, :time], self.labels[index, :time], self.length[index])
 
 
-def buckets(
-    length: np.ndarray, batch: int, rng: np.random.Generator, sizes: tuple[int, ...]
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Batches of examples of about equal length, forever: `(numbers, time)`.
+class Source(NamedTuple):
+    """A set of examples, a batch at a time.
 
-    An epoch visits every example once, but for up to `batch - 1` of each bucket. Each batch comes
-    from one bucket and is padded to the size of that bucket: little padding, and one compiled
-    program a size.
+    Attributes:
+      plan: `(batch size, buckets, rng) -> list`: what the batches of one epoch are, in order. No
+        `rng`: every example once, in a fixed order, for an evaluation.
+      batch: makes one entry of a plan a record of arrays.
+      tokens: steps in all that count: what a speed is measured in.
+    """
+
+    plan: Callable[[int, int, np.random.Generator | None], list]
+    batch: Callable[[Any], Any]
+    tokens: int
+
+
+class Task(NamedTuple):
+    """Examples to learn from, and what a model of them must know.
+
+    Attributes:
+      kind: which models fit: `"tagging"`, `"language"`, ...
+      sizes: numbers that a model is built with: `input_size`, `labels`, `vocabulary`, ...
+      splits: sources by name: `train`, `valid` and `test`.
+      metric: what a model is judged by; the lower, the better.
+      details: anything else that plots and reports may use.
+    """
+
+    kind: str
+    sizes: dict[str, int]
+    splits: dict[str, Source]
+    metric: str
+    details: dict[str, Any]
+
+
+def labelled(examples: Examples) -> Source:
+    """A source of batches of about equal length out of a set of examples."""
+
+    def plan(batch: int, count: int, rng: np.random.Generator | None) -> list:
+        sizes = bucket_sizes(examples.length, count)
+        if rng is None:
+            return in_order(examples.length, batch, sizes)
+        return bucket_epoch(examples.length, batch, rng, sizes)
+
+    def take(entry: tuple[np.ndarray, int]) -> Examples:
+        index, time = entry
+        found = examples.take(index, time)
+        # A place that no example fills is a sequence of length zero: it counts nowhere.
+        return found._replace(length=np.where(index < 0, 0, found.length).astype(np.int32))
+
+    return Source(plan, take, int(examples.length.sum()))
+
+
+def bucket_sizes(length: np.ndarray, count: int) -> tuple[int, ...]:
+    """Upper ends of `count` buckets, or fewer, that hold about as many steps each."""
+    values = np.sort(length)
+    if not len(values):
+        raise ValueError("there are no examples")
+    total = np.cumsum(values)
+    shares = total[-1] * np.arange(1, count + 1) / count
+    ends = values[np.minimum(np.searchsorted(total, shares), len(values) - 1)]
+    return tuple(int(size) for size in np.unique(np.maximum(ends, 1)))
+
+
+def bucket_epoch(
+    length: np.ndarray, batch: int, rng: np.random.Generator, sizes: tuple[int, ...]
+) -> list[tuple[np.ndarray, int]]:
+    """One epoch of batches of examples of about equal length: `(numbers, time)` each.
+
+    Every example is visited once, but for up to `batch - 1` of each bucket. A batch comes from one
+    bucket and is padded to the size of that bucket: little padding, and one compiled program a
+    size.
 
     Args:
       length: `[count]`.
@@ -35,24 +98,42 @@ def buckets(
       rng: what shuffles.
       sizes: upper ends of the buckets, rising; the last holds the longest sequence.
     """
+    members = _members(length, sizes)
+    if all(len(numbers) < batch for numbers in members):
+        raise ValueError(f"no bucket of {sizes} holds a batch of {batch}")
+    batches = []
+    for numbers, time in zip(members, sizes, strict=True):
+        shuffled = rng.permutation(numbers)
+        for first in range(0, len(shuffled) - batch + 1, batch):
+            batches.append((shuffled[first : first + batch], time))
+    return [batches[position] for position in rng.permutation(len(batches))]
+
+
+def buckets(
+    length: np.ndarray, batch: int, rng: np.random.Generator, sizes: tuple[int, ...]
+) -> Iterator[tuple[np.ndarray, int]]:
+    """`bucket_epoch` after `bucket_epoch`, forever."""
+    first = bucket_epoch(length, batch, rng, sizes)
+    rest = (bucket_epoch(length, batch, rng, sizes) for _ in itertools.count())
+    return itertools.chain.from_iterable(itertools.chain([first], rest))
+
+
+def in_order(
+    length: np.ndarray, batch: int, sizes: tuple[int, ...]
+) -> list[tuple[np.ndarray, int]]:
+    """Every example once, bucket by bucket; -1 fills up the last batch of a bucket."""
+    batches = []
+    for numbers, time in zip(_members(length, sizes), sizes, strict=True):
+        filled = np.concatenate([numbers, np.full(-len(numbers) % batch, -1)])
+        batches += [(index, time) for index in filled.reshape(-1, batch)]
+    return batches
+
+
+def _members(length: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
     longest = max(length, default=0)
     if longest > sizes[-1] or list(sizes) != sorted(set(sizes)):
         raise ValueError(f"sizes must rise to the longest sequence ({longest}), got {sizes}")
-    members = [
+    return [
         np.flatnonzero((length > low) & (length <= high))
         for low, high in zip((-1, *sizes[:-1]), sizes, strict=True)
     ]
-    if all(len(numbers) < batch for numbers in members):
-        raise ValueError(f"no bucket of {sizes} holds a batch of {batch}")
-
-    def forever() -> Iterator[tuple[np.ndarray, int]]:
-        while True:
-            batches = []
-            for numbers, time in zip(members, sizes, strict=True):
-                shuffled = rng.permutation(numbers)
-                for first in range(0, len(shuffled) - batch + 1, batch):
-                    batches.append((shuffled[first : first + batch], time))
-            for position in rng.permutation(len(batches)):
-                yield batches[position]
-
-    return forever()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Examples
+from implicit_rnn.tasks.base import Examples, Task, labelled
 
 
 def biased_walk(
@@ -59,3 +59,38 @@ def biased_walk(
     }[inputs]
     labels = (time > turn[:, None]) & inside
     return Examples(seen.astype(np.float32), labels.astype(np.int32), length.astype(np.int32))
+
+
+def biased_walk_task(
+    *,
+    seed: int = 0,
+    train: int = 50_000,
+    valid: int = 2_500,
+    test: int = 5_000,
+    bias: float = 0.5,
+    dimension: int = 8,
+    min_length: int = 1,
+    max_length: int = 40,
+    direction: Literal["normal", "unit"] = "normal",
+    inputs: Literal["both", "positions", "increments"] = "both",
+) -> Task:
+    """Walks to train, validate and test on.
+
+    Args:
+      seed: of all three sets, which are drawn apart.
+      train, valid, test: how many walks; the defaults are the paper's.
+      bias, dimension, min_length, max_length, direction, inputs: as for `biased_walk`.
+    """
+    splits = {}
+    for number, (name, count) in enumerate({"train": train, "valid": valid, "test": test}.items()):
+        splits[name] = biased_walk(
+            3 * seed + number, count, bias=bias, dimension=dimension, min_length=min_length,
+            max_length=max_length, direction=direction, inputs=inputs,
+        )  # fmt: skip
+    return Task(
+        "tagging",
+        {"input_size": splits["train"].inputs.shape[-1], "labels": 2},
+        {name: labelled(examples) for name, examples in splits.items()},
+        "error",
+        {"examples": splits},
+    )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,6 @@ import optax
 from implicit_rnn import sequence, spectral
 from implicit_rnn.cells.base import Cell, Params, State
 from solvers import Info, Sweeps
-
-_BACKWARD = Sweeps(steps=3, on_failure="zero")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +28,15 @@ class Recipe:
       loosest: see `tied`.
       method: as for `implicit_batch`.
       max_steps: of a forward solve.
-      backward: the backward solve, as for `implicit_batch`.
+      backward: the backward solve, as for `implicit_batch`; a number is so many sweeps, after which
+        an example whose series grows gets a zero gradient.
       bounded: "transform" clips singular values after each update (`spectral.bounded`),
-        "reparametrised" divides matrices by their excess norm before use, None does neither.
+        "reparametrised" divides matrices by their excess norm before use, "none" does neither.
       bound_scale: factor on the cell's own bounds.
       clip: global norm that gradients are clipped to.
       accelerated: sweeps with secant steps.
       levels: batch sizes of a compacted batch; 1 sweeps the whole batch in lockstep.
+      test_rtol: tolerance where nothing is learnt (`exact`).
     """
 
     rtol: float = 1e-2
@@ -44,18 +44,49 @@ class Recipe:
     loosest: float = 0.1
     method: str = "banded"
     max_steps: int = 50
-    backward: str | Sweeps = _BACKWARD
-    bounded: str | None = "transform"
+    backward: int | str | Sweeps = 3
+    bounded: Literal["transform", "reparametrised", "none"] = "transform"
     bound_scale: float = 1.0
     clip: float = 1.0
     accelerated: bool = True
     levels: int = 1
+    test_rtol: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.bounded not in ("transform", "reparametrised", None):
+        if self.bounded not in ("transform", "reparametrised", "none"):
             raise ValueError(
-                f'bounded must be "transform", "reparametrised" or None, got {self.bounded!r}'
+                f'bounded must be "transform", "reparametrised" or "none", got {self.bounded!r}'
             )
+
+    def exact(self) -> Recipe:
+        """The recipe for evaluation: solves to `test_rtol` by the robust cascade."""
+        return dataclasses.replace(
+            self, rtol=self.test_rtol, tied=None, method="auto", max_steps=300, backward="auto",
+            levels=1,
+        )  # fmt: skip
+
+    def settings(self, loss: jax.Array | float | None = None) -> dict[str, Any]:
+        """What `implicit_batch` is to be called with.
+
+        Args:
+          loss: the latest one, for a tolerance that is tied to it.
+        """
+        rtol: Any = self.rtol
+        if self.tied is not None and loss is not None:
+            rtol = jnp.clip(self.tied * jnp.asarray(loss), self.rtol, self.loosest)
+        backward = self.backward
+        if isinstance(backward, int):
+            backward = Sweeps(steps=backward, on_failure="zero")
+        return {
+            "method": self.method, "adjoint": backward, "rtol": rtol, "max_steps": self.max_steps,
+            "accelerated": self.accelerated, "levels": self.levels,
+        }  # fmt: skip
+
+    def usable(self, params: Params, bounds: Any) -> Params:
+        """The parameters as a model is to see them: within their bounds, if reparametrised."""
+        if self.bounded != "reparametrised":
+            return params
+        return spectral.reparametrised(params, bounds)
 
     def bounds(self, cell: Cell) -> Any:
         """The spectral norms that the cell's matrices may have."""
@@ -78,16 +109,10 @@ class Recipe:
           loss: the latest one, for a tolerance that is tied to it.
           cell, params, xs, length, start, probe: as for `implicit_batch`.
         """
-        rtol: Any = self.rtol
-        if self.tied is not None and loss is not None:
-            rtol = jnp.clip(self.tied * jnp.asarray(loss), self.rtol, self.loosest)
-        if self.bounded == "reparametrised":
-            params = spectral.reparametrised(params, self.bounds(cell))
+        params = self.usable(params, self.bounds(cell))
         return sequence.implicit_batch(
-            cell, params, xs, length=length, start=start, method=self.method,
-            adjoint=self.backward, rtol=rtol, max_steps=self.max_steps, probe=probe,
-            accelerated=self.accelerated, levels=self.levels,
-        )  # fmt: skip
+            cell, params, xs, length=length, start=start, probe=probe, **self.settings(loss)
+        )
 
     def optimiser(
         self, bounds: Any, inner: optax.GradientTransformation

@@ -1,0 +1,54 @@
+"""From a configuration to a task and a model that fit each other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from implicit_rnn import models
+from implicit_rnn.models.encoder import cell_kind
+from implicit_rnn.tasks import TASKS, Task
+
+
+def _encoder(encoder: str, hidden: int, options: dict[str, Any]) -> models.Encoder:
+    own = {**inspect.signature(models.encoder).parameters}
+    own |= inspect.signature(cell_kind(encoder)[0]).parameters
+    return models.encoder(
+        encoder, hidden, **{key: value for key, value in options.items() if key in own}
+    )
+
+
+def tagger(
+    task: Task, *, encoder: str = "igru", hidden: int = 64, feature_dropout: float = 0.0,
+    **options: Any,
+) -> models.Tagger:  # fmt: skip
+    """A label for every step.
+
+    Args:
+      encoder: a cell by name, or "bi" and a causal one.
+      hidden: width of the cell.
+      feature_dropout: of the model's inputs and of the encoder's features.
+      **options: of the encoder and its cell.
+    """
+    return models.tagger(
+        _encoder(encoder, hidden, options), task.sizes["input_size"], task.sizes["labels"],
+        dropout=feature_dropout,
+    )  # fmt: skip
+
+
+# Every model by name, `name -> factory(task, **options)`: what configurations choose from.
+MODELS: dict[str, Callable[..., models.Model]] = {"tagger": tagger}
+KINDS = {"tagger": "tagging"}
+
+
+def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Model]:
+    """The task and the model of two checked tables."""
+    task, model = dict(task), dict(model)
+    name, made = model.pop("name"), TASKS[task.pop("name")](**task)
+    if KINDS[name] != made.kind:
+        fitting = [key for key, kind in KINDS.items() if kind == made.kind]
+        raise ValueError(
+            f"model {name!r} does not fit this task, which is {made.kind!r}: choose from {fitting}"
+        )
+    return made, MODELS[name](made, **model)

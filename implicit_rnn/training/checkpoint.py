@@ -1,0 +1,118 @@
+"""Checkpoints: written by orbax, sealed with checksums, the best and the last few kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from implicit_rnn.training.folder import write_json
+
+
+class CheckpointError(RuntimeError):
+    """No checkpoint could be read."""
+
+
+class Checkpoints:
+    """Checkpoints of one run: `000500/` with the arrays, `000500.json` with the seal.
+
+    Orbax writes a folder under another name and renames it; the seal comes last. A checkpoint
+    without a seal does not exist, one whose files differ from their checksums is damaged.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder, self.keep = Path(folder).absolute(), keep
+        self._orbax = ocp.StandardCheckpointer()
+
+    def save(self, update: int, state: Any, record: Mapping[str, Any]) -> None:
+        """Writes the state and its seal, then removes what need not be kept.
+
+        Args:
+          update: the number it goes by.
+          state: a pytree of arrays.
+          record: anything JSON: `score` (the lower, the better) decides which one is the best.
+        """
+        path = self._path(update)
+        self._remove(update)
+        self._orbax.save(path, state)
+        self._orbax.wait_until_finished()
+        write_json(self._seal(update), {**record, "update": update, "files": _checksums(path)})
+        kept = {*self.updates()[-self.keep :], self.best()}
+        for other in self._present() - kept:
+            self._remove(other)
+
+    def updates(self) -> list[int]:
+        """The sealed ones, oldest first."""
+        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+
+    def best(self) -> int | None:
+        """The one with the lowest score; the earliest of several."""
+        scores = {update: self.record(update).get("score") for update in self.updates()}
+        known = {update: score for update, score in scores.items() if score is not None}
+        return min(known, key=lambda update: known[update]) if known else None
+
+    def record(self, update: int) -> dict[str, Any]:
+        try:
+            return json.loads(self._seal(update).read_text())
+        except (OSError, json.JSONDecodeError):
+            return {}
+
+    def restore(self, update: int, like: Any) -> Any:
+        """The state saved at an update; raises `CheckpointError` if it is damaged."""
+        path, record = self._path(update), self.record(update)
+        if "files" not in record:
+            raise CheckpointError(f"checkpoint {path.name}: its seal {path.name}.json is damaged")
+        found = _checksums(path)
+        for name, checksum in record["files"].items():
+            if found.get(name) != checksum:
+                what = "is missing" if name not in found else "is damaged"
+                raise CheckpointError(f"checkpoint {path.name}: {name} {what}")
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+        try:
+            return self._orbax.restore(path, shapes)
+        except (ValueError, OSError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(
+                f"checkpoint {path.name} does not fit this configuration: {reason}"
+            ) from error
+
+    def restore_last(
+        self, like: Any, say: Callable[[str], None]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """The newest state that can be read, with its record; None if there never was one."""
+        updates = self.updates()
+        for position, update in reversed(list(enumerate(updates))):
+            try:
+                return self.restore(update, like), self.record(update)
+            except CheckpointError as error:
+                if position == 0:
+                    raise
+                say(f"{error}; falling back to {self._path(updates[position - 1]).name}")
+        return None
+
+    def _path(self, update: int) -> Path:
+        return self.folder / f"{update:06d}"
+
+    def _seal(self, update: int) -> Path:
+        return self.folder / f"{update:06d}.json"
+
+    def _present(self) -> set[int]:
+        return {int(path.stem) for path in self.folder.glob("[0-9]*") if path.stem.isdigit()}
+
+    def _remove(self, update: int) -> None:
+        self._seal(update).unlink(missing_ok=True)
+        shutil.rmtree(self._path(update), ignore_errors=True)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,81 @@
+"""Optimisers and schedules of optax by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import optax
+
+OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    "adamw": optax.adamw,
+    "momentum": lambda rate, momentum: optax.sgd(rate, momentum),
+    "nesterov": lambda rate, momentum: optax.sgd(rate, momentum, nesterov=True),
+    "radam": optax.radam,
+    "rmsprop": optax.rmsprop,
+    "sgd": optax.sgd,
+}
+_MOMENTUM = ("momentum", "nesterov")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimiserSettings:
+    """The `optimiser` table of a configuration.
+
+    Attributes:
+      name: one of `OPTIMISERS`.
+      rate: learning rate; where a schedule starts, after the warm-up.
+      schedule: of the rate over all updates: constant, cosine or linear to `final` times the rate,
+        or exponential to it.
+      final: see `schedule`.
+      warmup: updates over which the rate rises from zero.
+      clip: global norm that gradients are clipped to; 0: they are not.
+      momentum: of momentum and nesterov.
+      weight_decay: of adamw.
+      ema: decay of a running mean of the parameters, which is then what is evaluated; 0: none.
+    """
+
+    name: Literal["adam", "adamw", "momentum", "nesterov", "radam", "rmsprop", "sgd"] = "adam"
+    rate: float = 5e-3
+    schedule: Literal["constant", "cosine", "linear", "exponential"] = "cosine"
+    final: float = 0.0
+    warmup: int = 0
+    clip: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    ema: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rate <= 0:
+            raise ValueError(f"rate must be positive, got {self.rate}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be at least 0 and below 1, got {self.ema}")
+        if self.schedule == "exponential" and self.final <= 0:
+            raise ValueError("an exponential schedule needs final > 0")
+        if min(self.warmup, self.clip, self.final) < 0:
+            raise ValueError("warmup, clip and final must not be negative")
+
+
+def schedule(settings: OptimiserSettings, updates: int) -> optax.Schedule:
+    """The learning rate by update."""
+    rate, rest = settings.rate, max(updates - settings.warmup, 1)
+    after: optax.Schedule = {
+        "constant": lambda: optax.constant_schedule(rate),
+        "cosine": lambda: optax.cosine_decay_schedule(rate, rest, settings.final),
+        "linear": lambda: optax.linear_schedule(rate, rate * settings.final, rest),
+        "exponential": lambda: optax.exponential_decay(rate, rest, settings.final),
+    }[settings.schedule]()
+    if not settings.warmup:
+        return after
+    rise = optax.linear_schedule(0.0, rate, settings.warmup)
+    return optax.join_schedules([rise, after], [settings.warmup])
+
+
+def optimiser(settings: OptimiserSettings, updates: int) -> optax.GradientTransformation:
+    """The optimiser alone; clipping and bounds are the recipe's (`Recipe.optimiser`)."""
+    options = {"momentum": settings.momentum} if settings.name in _MOMENTUM else {}
+    if settings.name == "adamw":
+        options = {"weight_decay": settings.weight_decay}
+    return OPTIMISERS[settings.name](schedule(settings, updates), **options)

@@ -1,0 +1,45 @@
+"""How long to train, how often to look, what to keep."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """The `training` table of a configuration.
+
+    Attributes:
+      updates: how many.
+      batch: examples an update.
+      buckets: how many lengths batches are padded to.
+      seed: of parameters, order and dropout (a task has a seed of its own).
+      log_every: updates between two lines of `metrics.jsonl`.
+      evaluate_every: updates between two evaluations on the validation set, each with a checkpoint.
+      keep: checkpoints kept beside the best.
+      patience: evaluations without improvement before training stops; 0: it does not.
+      evaluate_batch: examples a batch of an evaluation.
+      most_skipped: updates in a row that may be skipped for not being finite.
+      tensorboard: also write event files (needs tensorboardX).
+    """
+
+    updates: int = 1000
+    batch: int = 32
+    buckets: int = 4
+    seed: int = 0
+    log_every: int = 50
+    evaluate_every: int = 500
+    keep: int = 2
+    patience: int = 0
+    evaluate_batch: int = 250
+    most_skipped: int = 50
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"seed": 0, "patience": 0}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, bool) and value < least.get(field.name, 1):
+                raise ValueError(
+                    f"{field.name} must be at least {least.get(field.name, 1)}, got {value}"
+                )
