@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
 
 
-def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
+def gru(
+    hidden_size: int, *, update_bias: float = 0.0, reset: Literal["before", "after"] = "before"
+) -> Cell:
     """`h = (1 - z) h_prev + z tanh(W x + U (r h_prev) + b)`, with gates
 
         z = sigmoid(W_z x + U_z h_prev + b_z),    r = sigmoid(W_r x + U_r h_prev + b_r).
 
+    With `reset="after"` the candidate is `tanh(W x + b + r (U h_prev + b_h))`, as in flax, torch
+    and cuDNN: one product serves gates and candidate. Where those write `(1 - z) n + z h`, with a
+    `z` that keeps, this `z` updates: `z` here is `1 - z` there, and weights of `z` change sign.
+
     Args:
       hidden_size: width of the state.
       update_bias: initial `b_z`; negative values make a long memory.
+      reset: whether the reset gate acts on the state before, or on its product after it is
+        multiplied by `U`.
 
     Parameters: `input` `[in, 3 d]` and `bias` `[3 d]` for z, r and the candidate; `gates`
-    `[d, 2 d]` (`U_z` beside `U_r`: they share their operand); `candidate` `[d, d]`.
+    `[d, 2 d]` (`U_z` beside `U_r`: they share their operand) and `candidate` `[d, d]`; with the
+    reset after, in place of these two, `recurrent` `[d, 3 d]` and `candidate_bias` `[d]`.
     """
+    if reset not in ("before", "after"):
+        raise ValueError(f'reset must be "before" or "after", got {reset!r}')
     d = hidden_size
+    after = reset == "after"
 
     def init(key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, 3)
-        return {
+        params = {
             "input": dense(keys[0], (input_size, 3 * d)),
             "bias": jnp.concatenate([jnp.full(d, update_bias), jnp.zeros(2 * d)]),
+        }
+        if after:
+            recurrent = orthogonal(keys[1], d, copies=3, gain=0.5)
+            return params | {"recurrent": recurrent, "candidate_bias": jnp.zeros(d)}
+        return params | {
             "gates": orthogonal(keys[1], d, copies=2, gain=0.5),
             "candidate": orthogonal(keys[2], d, gain=0.5),
         }
@@ -35,14 +54,21 @@ def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         return affine(x, params["input"], params["bias"])
 
     def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gates = jax.nn.sigmoid(xi[..., : 2 * d] + product(h, params["gates"]))
+        products = product(h, params["recurrent" if after else "gates"])
+        gates = jax.nn.sigmoid(xi[..., : 2 * d] + products[..., : 2 * d])
         z, r = gates[..., :d], gates[..., d:]
-        candidate = jnp.tanh(xi[..., 2 * d :] + product(r * h, params["candidate"]))
+        if after:
+            recurrent = r * (products[..., 2 * d :] + params["candidate_bias"])
+        else:
+            recurrent = product(r * h, params["candidate"])
+        candidate = jnp.tanh(xi[..., 2 * d :] + recurrent)
         return h + z * (candidate - h), 1 - z
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = jax.nn.sigmoid(xi[..., :d])
-        return z * jnp.tanh(xi[..., 2 * d :]), 1 - z
+        z, scores = jax.nn.sigmoid(xi[..., :d]), xi[..., 2 * d :]
+        if after:
+            scores = scores + jax.nn.sigmoid(xi[..., d : 2 * d]) * params["candidate_bias"]
+        return z * jnp.tanh(scores), 1 - z
 
     return Cell(
         name="gru",
@@ -54,5 +80,5 @@ def gru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"gates": 4.0, "candidate": 2.0},
+        bounds={"recurrent": 2.0} if after else {"gates": 4.0, "candidate": 2.0},
     )
