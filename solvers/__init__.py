@@ -19,6 +19,7 @@ from solvers.fixed_point import (
     newton,
     picard,
     precondition,
+    recurrence,
 )
 from solvers.fixed_point.solve import fixed_point
 from solvers.info import Info, SolveError, Status, check, explain
@@ -57,4 +58,5 @@ __all__ = [
     "picard",
     "precondition",
     "race",
+    "recurrence",
 ]

@@ -10,6 +10,7 @@ where `lower[0]` and `upper[-1]` have no neighbour and are ignored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -130,25 +131,79 @@ def block_tridiagonal_solve(
     return lax.scan(substitute, jnp.zeros_like(rhs[0]), rows, reverse=True)[1]
 
 
-def bidiagonal_solve(coupling: jax.Array, rhs: jax.Array, *, reverse: bool = False) -> jax.Array:
-    """`x[t] = coupling[t] x[t-1] + rhs[t]` by an associative scan, in O(log time) depth.
+def bidiagonal_solve(
+    coupling: jax.Array,
+    rhs: jax.Array,
+    *,
+    reverse: bool = False,
+    algorithm: Literal["sequential", "associative"] | None = None,
+) -> jax.Array:
+    """`x[t] = coupling[t] x[t-1] + rhs[t]`: a linear recurrence.
+
+    Differentiable in both arguments; the transpose is the recurrence against time.
 
     Args:
       coupling: `[time, n, n]` for blocks, or `[time, n]` for an elementwise recurrence;
         `coupling[0]` has nothing to act on and is ignored.
       rhs: `[time, n]`.
       reverse: run against time, `x[t] = coupling[t] x[t+1] + rhs[t]`.
+      algorithm: `"sequential"` (a loop; O(time n^2) work for blocks) or `"associative"` (an
+        associative scan; O(log time) depth, O(time n^3) work for blocks). By default the platform
+        the program is lowered for decides: the loop on CPU, the scan elsewhere.
     """
+    if algorithm not in (None, *_RECURRENCES):
+        raise ValueError(f"algorithm must be one of {sorted(_RECURRENCES)}, got {algorithm!r}")
+    if rhs.size == 0:
+        return rhs
+    blocks = coupling.ndim == rhs.ndim + 1
+
+    def times(coupling: jax.Array, x: jax.Array) -> jax.Array:
+        return (coupling @ x[..., None])[..., 0] if blocks else coupling * x
+
+    def solve(coupling: jax.Array, reverse: bool) -> Callable:
+        def with_coupling(_: Callable, rhs: jax.Array) -> jax.Array:
+            solvers = {name: partial(run, times, reverse) for name, run in _RECURRENCES.items()}
+            if algorithm is not None:
+                return solvers[algorithm](coupling, rhs)
+            return lax.platform_dependent(
+                coupling, rhs, cpu=solvers["sequential"], default=solvers["associative"]
+            )
+
+        return with_coupling
+
+    earlier = -1 if reverse else 1
+    constant = lax.stop_gradient(coupling)
+    transposed = _shift(jnp.swapaxes(constant, -1, -2) if blocks else constant, -earlier)
+    return lax.custom_linear_solve(
+        lambda x: x - times(coupling, _shift(x, earlier)),
+        rhs,
+        solve(constant, reverse),
+        solve(transposed, not reverse),
+    )
+
+
+def _sequential(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
+    def body(x: jax.Array, row: tuple) -> tuple:
+        x = times(row[0], x) + row[1]
+        return x, x
+
+    return lax.scan(body, jnp.zeros_like(rhs[0]), (coupling, rhs), reverse=reverse)[1]
+
+
+def _associative(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
     blocks = coupling.ndim == rhs.ndim + 1
 
     def compose(first: tuple, second: tuple) -> tuple:
-        a, b = first
-        c, d = second
-        if blocks:
-            return c @ a, (c @ b[..., None])[..., 0] + d
-        return c * a, c * b + d
+        product = second[0] @ first[0] if blocks else second[0] * first[0]
+        return product, times(second[0], first[1]) + second[1]
 
     return lax.associative_scan(compose, (coupling, rhs), reverse=reverse)[1]
+
+
+_RECURRENCES: dict[str, Callable[..., jax.Array]] = {
+    "sequential": _sequential,
+    "associative": _associative,
+}
 
 
 def _shift(x: jax.Array, by: int) -> jax.Array:

@@ -20,6 +20,8 @@ def unroll(
     length: int | jax.Array | None = None,
     state: State | None = None,
     reverse: bool = False,
+    chunk: int | None = None,
+    truncate: int | None = None,
 ) -> tuple[jax.Array, State]:
     """Runs a causal cell over a sequence.
 
@@ -30,6 +32,10 @@ def unroll(
       length: how many steps count; outputs at or past it are zero, and nothing there matters.
       state: where to start, by default the cell's own.
       reverse: from the end (that is, from `length`) to the beginning.
+      chunk: keep what a gradient needs of one state every so many steps, and recompute the steps
+        between (`jax.checkpoint`). Values and gradients are the same.
+      truncate: no gradient passes from a step to the one before it every so many steps, counted
+        from where the run starts (truncated back-propagation). Values are the same.
 
     Returns:
       Outputs `[time, hidden_size]` and the last state.
@@ -38,7 +44,9 @@ def unroll(
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
     xs, length = checked(xs, length)
     start = cell.initial_state(params) if state is None else state
-    states, last = masked_scan(cell.step, params, cell.project(params, xs), start, length, reverse)
+    states, last = masked_scan(
+        cell.step, params, cell.project(params, xs), start, length, reverse, chunk, truncate
+    )
     inside = jnp.arange(xs.shape[0])[:, None] < length
     return jnp.where(inside, cell.output(states), 0), last
 
@@ -50,17 +58,58 @@ def masked_scan(
     start: State,
     length: jax.Array,
     reverse: bool,
+    chunk: int | None = None,
+    truncate: int | None = None,
 ) -> tuple[State, State]:
     """All states and the last one; steps at or past the length leave the state as it is."""
+    for name, value in (("chunk", chunk), ("truncate", truncate)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, or None; got {value!r}")
 
     def body(state: State, row: tuple) -> tuple[State, State]:
-        xi, inside = row
+        xi, inside, cut = row
+        if truncate is not None:
+            state = jax.tree.map(lambda s: jnp.where(cut, lax.stop_gradient(s), s), state)
         new = jax.tree.map(lambda a, b: jnp.where(inside, a, b), step(params, xi, state), state)
         return new, new
 
-    inside = jnp.arange(jax.tree.leaves(xi)[0].shape[0]) < length
-    last, states = lax.scan(body, start, (xi, inside), reverse=reverse)
+    time = jnp.arange(jax.tree.leaves(xi)[0].shape[0])
+    # The step that comes first has number 0; what it starts from may be learnt.
+    number = length - 1 - time if reverse else time
+    rows = (xi, time < length, (number > 0) & (number % (truncate or 1) == 0))
+    if chunk is None or not time.size:
+        last, states = lax.scan(body, start, rows, reverse=reverse)
+    else:
+        last, states = _scan_in_chunks(body, start, rows, reverse, chunk)
     return states, last
+
+
+def _scan_in_chunks(
+    body: Callable[[State, tuple], tuple[State, State]],
+    start: State,
+    rows: tuple,
+    reverse: bool,
+    chunk: int,
+) -> tuple[State, State]:
+    """`lax.scan` whose gradient keeps the state before each chunk and recomputes the rest."""
+    xi, inside, cut = rows
+    time = inside.shape[0]
+    missing = -time % chunk
+
+    def fold(leaf: jax.Array, mode: str) -> jax.Array:
+        padded = jnp.pad(leaf, [(0, missing)] + [(0, 0)] * (leaf.ndim - 1), mode=mode)
+        return padded.reshape(-1, chunk, *leaf.shape[1:])
+
+    # Rows added at the end count for nothing; copies of the last one are sure to be legal.
+    folded = (
+        jax.tree.map(lambda leaf: fold(leaf, "edge"), xi),
+        *(fold(flags, "constant") for flags in (inside, cut)),
+    )
+    run = jax.checkpoint(
+        lambda state, rows: lax.scan(body, state, rows, reverse=reverse), prevent_cse=False
+    )
+    last, states = lax.scan(run, start, folded, reverse=reverse)
+    return last, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:time], states)
 
 
 def checked(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:

@@ -6,6 +6,7 @@
 | `anderson` | 1 | the map contracts weakly; memory for `2 depth` states |
 | `broyden` | 1 | as `anderson`, where differences are less regular |
 | `banded` | 1 and a tridiagonal solve | the Jacobian is dominated by neighbours in time |
+| `recurrence` | 1 and a linear recurrence | a row depends on the row before it alone |
 | `newton` | several products | nothing contracts, or high accuracy is wanted |
 | `auto` | | nothing is known: cheap first, Newton for what is left |
 """
@@ -19,9 +20,10 @@ from solvers.fixed_point.base import Cascade, FixedPointProblem, Point, Stage, e
 from solvers.fixed_point.broyden import broyden
 from solvers.fixed_point.newton import newton
 from solvers.fixed_point.picard import picard
+from solvers.fixed_point.recurrence import recurrence
 from solvers.iterate import Method
 
-# What a method may be called by name; `banded` needs bands and has no default.
+# What a method may be called by name; `banded` and `recurrence` need arguments.
 METHODS: dict[str, Callable[..., Method | Cascade]] = {
     "picard": picard,
     "anderson": anderson,
@@ -40,5 +42,6 @@ __all__ = [
     "banded",
     "evaluate",
     "precondition",
+    "recurrence",
     *METHODS,
 ]
