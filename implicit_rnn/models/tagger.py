@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from implicit_rnn.cells.base import Params, dense
-from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, masked_mean
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.encoder import Encoded, Encoder, drop
 from solvers import Info
 
@@ -96,16 +95,10 @@ def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0
         found, encoded = scores(
             params, batch.inputs, batch.length, key=key, probe=probe, solve=solve
         )
-        if outputs == 1:
-            entropy = optax.sigmoid_binary_cross_entropy(found, batch.labels)
-        else:
-            entropy = optax.softmax_cross_entropy_with_integer_labels(found, batch.labels)
         mask = inside(batch.length, found.shape[1])
-        sums = {
-            "loss": jnp.sum(jnp.where(mask, entropy, 0)),
-            "error": jnp.sum(mask & (predict(found) != batch.labels)).astype(entropy.dtype),
-            "count": jnp.sum(mask).astype(entropy.dtype),
-        }
-        return masked_mean(entropy, mask), Outcome(sums, encoded.info)
+        if outputs == 1:  # the softmax of scores 0 and s is the sigmoid of s
+            found = jnp.stack([jnp.zeros_like(found), found], axis=-1)
+        mean, sums = label_sums(found, batch.labels, mask)
+        return mean, Outcome(sums, encoded.info)
 
     return Tagger(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder)

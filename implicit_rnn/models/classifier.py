@@ -1,0 +1,124 @@
+"""One label for a whole sequence: an encoder, a summary of what it made, and a softmax above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from implicit_rnn.cells.base import Params, dense
+from implicit_rnn.models.attention import masked_softmax
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
+from implicit_rnn.models.encoder import Encoded, Encoder, drop
+from solvers import Info
+
+
+class LabelledBatch(NamedTuple):
+    """Sequences with one label each."""
+
+    inputs: jax.Array  # [batch, time, features]
+    labels: jax.Array  # int [batch]
+    length: jax.Array  # int [batch]
+
+
+class Classifier(NamedTuple):
+    """A `Model` that labels sequences.
+
+    Attributes:
+      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+        `[batch, time, features]`, `labels` `[batch]` and `length` `[batch]`; sums are `loss`,
+        `error` (wrong labels) and `count` (sequences).
+      scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,
+        scores `[batch, labels]`.
+      encoder: what it stands on.
+    """
+
+    init: Callable[[jax.Array], Params]
+    loss: Callable[..., tuple[jax.Array, Outcome]]
+    bounds: Any
+    solves: int
+    scores: Callable[..., tuple[jax.Array, Encoded]]
+    encoder: Encoder
+    carry: None = None
+
+
+def classifier(
+    encoder: Encoder,
+    input_size: int,
+    labels: int,
+    *,
+    pooling: Literal["last", "mean", "attention"] = "last",
+    dropout: float = 0.0,
+) -> Classifier:
+    """Labels sequences by a linear read-out of one vector and a softmax, also for two labels.
+
+    Args:
+      encoder: reads the sequence.
+      input_size: width of the inputs.
+      labels: how many.
+      pooling: the encoder's `summary`, the mean of its features over the steps that count, or
+        their mean weighted by `softmax_t(query . features_t / sqrt(width))` with a learnt query.
+      dropout: of inputs and of the vector.
+
+    Parameters: `encoder`, `read` with `weights` `[width, labels]` and `bias`, and for attention
+    `query` `[width]`, zero at first: training begins with the mean.
+    """
+    if labels < 2:
+        raise ValueError(f"labels must be at least 2, got {labels}")
+    if pooling not in ("last", "mean", "attention"):
+        raise ValueError(f'pooling must be "last", "mean" or "attention", got {pooling!r}')
+    width = encoder.width
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key)
+        params = {
+            "encoder": encoder.init(keys[0], input_size),
+            "read": {"weights": dense(keys[1], (width, labels)), "bias": jnp.zeros(labels)},
+        }
+        return params | ({"query": jnp.zeros(width)} if pooling == "attention" else {})
+
+    def pooled(params: Params, encoded: Encoded, length: jax.Array) -> jax.Array:
+        features = encoded.features
+        if pooling == "last":
+            return encoded.summary
+        if pooling == "mean":
+            return jnp.sum(features, axis=1) / jnp.maximum(length, 1)[:, None]
+        scores = features @ params["query"] / jnp.sqrt(jnp.asarray(width, features.dtype))
+        weights = masked_softmax(scores, inside(length, features.shape[1]))
+        return jnp.einsum("bt,btd->bd", weights, features)
+
+    def scores(
+        params: Params,
+        inputs: jax.Array,
+        length: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+    ) -> tuple[jax.Array, Encoded]:
+        keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
+        encoded = encoder.apply(
+            params["encoder"], drop(inputs, dropout, keys[0]), length, key=keys[1], probe=probe,
+            solve=solve,
+        )  # fmt: skip
+        vector = drop(pooled(params, encoded, length), dropout, keys[2])
+        return vector @ params["read"]["weights"] + params["read"]["bias"], encoded
+
+    def loss(
+        params: Params,
+        batch: Any,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+        carry: None = None,
+    ) -> tuple[jax.Array, Outcome]:
+        found, encoded = scores(
+            params, batch.inputs, batch.length, key=key, probe=probe, solve=solve
+        )
+        mean, sums = label_sums(found, batch.labels, jnp.ones(batch.labels.shape, bool))
+        return mean, Outcome(sums, encoded.info)
+
+    return Classifier(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, encoder)

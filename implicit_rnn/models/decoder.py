@@ -1,0 +1,210 @@
+"""What writes a sequence given a vector, or given a sequence to look at while it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from implicit_rnn import sequence
+from implicit_rnn.cells.base import Cell, Params, State, dense
+from implicit_rnn.models.attention import Attention, masked_softmax
+
+Context = Literal["input", "state", "both"]
+
+
+class Source(NamedTuple):
+    """What one sequence is written from.
+
+    Attributes:
+      context: `[context_size]`.
+      memory: `[time, context_size]`, zero past the length; None without attention.
+      keys: of the memory.
+      mask: `[time]`, which of it counts.
+    """
+
+    context: jax.Array
+    memory: jax.Array | None = None
+    keys: jax.Array | None = None
+    mask: jax.Array | None = None
+
+
+class Decoder(NamedTuple):
+    """Writes one sequence; `jax.vmap` makes batches.
+
+    Tokens are 0 to `vocabulary - 1`. What the first step is given is the start token, of number
+    `vocabulary`; as an output that number is the end token.
+
+    Attributes:
+      init: `key -> params`.
+      begin: `(params, context, memory=None, length=None) -> (Source, state)` before the first step.
+      step: `(params, source, state, token, extra) -> (scores, state)`.
+      scores: `(params, source, state, tokens [time], length, extra) -> (scores, weights)` of all
+        steps, given what each is given: scores `[time, outputs]`, and the weights of attention
+        `[time, source time]`, or None.
+    """
+
+    init: Callable[[jax.Array], Params]
+    begin: Callable[..., tuple[Source, State]]
+    step: Callable[..., tuple[jax.Array, State]]
+    scores: Callable[..., tuple[jax.Array, jax.Array | None]]
+
+
+def decoder(
+    cell: Cell,
+    vocabulary: int,
+    context_size: int,
+    embedding_size: int,
+    *,
+    context: Context = "both",
+    attention: Attention | None = None,
+    extra_size: int = 0,
+    ends: bool = True,
+) -> Decoder:
+    """A causal cell given the token before and a context (figures 10.9 and 10.12).
+
+        input_t = [embedding(y_{t-1}), context_t, extra_t],    state_0 = tanh(W context + b)
+
+    With attention `context_t` is the mean of the memory, weighted by the scores of
+    `output(state_{t-1})`, and the read-out sees it beside the output.
+
+    Args:
+      cell: any causal one.
+      vocabulary: how many tokens, start and end not among them.
+      context_size: width of context and memory.
+      embedding_size: width of an embedded token.
+      context: whether the context is a part of every input, makes the first state, or both.
+      attention: how to look at a memory; the context then is a part of every input.
+      extra_size: width of what a caller adds to every input.
+      ends: whether the end token is among the outputs.
+
+    Parameters: `embedding` `[vocabulary + 1, embedding_size]`, `cell`, `read` with `weights` and
+    `bias`, where needed `start` (`weights` and `bias` for each leaf of the state) and `attention`.
+    """
+    if cell.stencil != (-1,):
+        raise ValueError(f"a decoder takes a causal cell; {cell.name} looks ahead")
+    if context not in ("input", "state", "both"):
+        raise ValueError(f'context must be "input", "state" or "both", got {context!r}')
+    if attention is not None and context == "state":
+        raise ValueError('with attention the context is an input: use "input" or "both"')
+    if vocabulary < 1:
+        raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+    feeds, starts = context != "state", context != "input"
+    seen_size = cell.hidden_size + (0 if attention is None else context_size)
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key, 5)
+        input_size = embedding_size + (context_size if feeds else 0) + extra_size
+        outputs = vocabulary + ends
+        params = {
+            "embedding": jax.random.normal(keys[0], (vocabulary + 1, embedding_size)),
+            "cell": cell.init(keys[1], input_size),
+            "read": {"weights": dense(keys[2], (seen_size, outputs)), "bias": jnp.zeros(outputs)},
+        }
+        if starts:
+            leaves = jax.tree.leaves(cell.initial_state(params["cell"]))
+            params["start"] = [
+                {"weights": dense(k, (context_size, leaf.size)), "bias": jnp.zeros(leaf.size)}
+                for k, leaf in zip(jax.random.split(keys[3], len(leaves)), leaves, strict=True)
+            ]
+        if attention is not None:
+            params["attention"] = attention.init(keys[4], cell.hidden_size, context_size)
+        return params
+
+    def begin(
+        params: Params,
+        context: jax.Array,
+        memory: jax.Array | None = None,
+        length: jax.Array | None = None,
+    ) -> tuple[Source, State]:
+        state = cell.initial_state(params["cell"])
+        if starts:
+            leaves, tree = jax.tree.flatten(state)
+            made = [
+                jnp.tanh(context @ own["weights"] + own["bias"]).reshape(leaf.shape)
+                for own, leaf in zip(params["start"], leaves, strict=True)
+            ]
+            state = jax.tree.unflatten(tree, made)
+        if attention is None:
+            return Source(context), state
+        assert memory is not None
+        mask = jnp.arange(memory.shape[0]) < (memory.shape[0] if length is None else length)
+        keys = attention.prepare(params["attention"], memory)
+        return Source(context, memory, keys, mask), state
+
+    def given(params: Params, tokens: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
+        """Inputs of one step or of many."""
+        embedded = params["embedding"][tokens]
+        parts = [embedded, extra]
+        if feeds:
+            shape = (*embedded.shape[:-1], context_size)
+            parts.append(jnp.broadcast_to(context, shape))
+        return jnp.concatenate(parts, axis=-1)
+
+    def turn(
+        params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
+    ) -> tuple[State, jax.Array, jax.Array | None]:
+        """The new state, what the read-out sees, and the weights of attention."""
+        mixed, weights = source.context, None
+        if attention is not None:
+            assert source.memory is not None
+            assert source.keys is not None
+            assert source.mask is not None
+            scores = attention.scores(params["attention"], source.keys, cell.output(state))
+            weights = masked_softmax(scores, source.mask)
+            mixed = weights @ source.memory
+        xi = cell.project(params["cell"], given(params, token, mixed, extra))
+        state = cell.step(params["cell"], xi, state)
+        seen = cell.output(state)
+        return state, seen if weights is None else jnp.concatenate([seen, mixed]), weights
+
+    def read(params: Params, seen: jax.Array) -> jax.Array:
+        return seen @ params["read"]["weights"] + params["read"]["bias"]
+
+    def step(
+        params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
+    ) -> tuple[jax.Array, State]:
+        state, seen, _ = turn(params, source, state, token, extra)
+        return read(params, seen), state
+
+    def scores(
+        params: Params,
+        source: Source,
+        state: State,
+        tokens: jax.Array,
+        length: jax.Array,
+        extra: jax.Array,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        if attention is None:
+            xs = given(params, tokens, source.context, extra)
+            seen, _ = sequence.unroll(cell, params["cell"], xs, length=length, state=state)
+            return read(params, seen), None
+
+        def body(state: State, row: tuple) -> tuple[State, tuple]:
+            state, seen, weights = turn(params, source, state, *row)
+            return state, (seen, weights)
+
+        _, (seen, weights) = lax.scan(body, state, (tokens, extra))
+        return read(params, seen), weights
+
+    return Decoder(init, begin, step, scores)
+
+
+def shifted(
+    tokens: jax.Array, length: jax.Array, vocabulary: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What each step is given and what it should say, for sequences `[batch, time]` that end.
+
+    Returns:
+      Inputs (the start token in front) and labels (the end token behind), `[batch, time + 1]`, and
+      which of them count: `length + 1` of each.
+    """
+    clean = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, vocabulary)
+    edge = jnp.full_like(clean, vocabulary, shape=(tokens.shape[0], 1))
+    mask = jnp.arange(tokens.shape[1] + 1) <= length[:, None]
+    return (
+        jnp.concatenate([edge, clean], axis=1), jnp.concatenate([clean, edge], axis=1), mask,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""A label for every step, each given the labels before it (figure 10.10): trained by teacher
+forcing or scheduled sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from implicit_rnn import sequence
+from implicit_rnn.cells.base import Cell, Params, State, dense
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
+from implicit_rnn.models.decoding import perturbed
+from solvers import Info
+
+
+class OutputRecurrence(NamedTuple):
+    """A `Model` of sequences of labels given sequences of inputs.
+
+    Attributes:
+      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+        `[batch, time, features]`, `labels` `[batch, time]` and `length` `[batch]`; sums are `loss`,
+        `error` (wrong labels, given right ones before them) and `count` (steps). `loss` also takes
+        `sampling=`, in place of the model's own, for a schedule; without a key it is 0.
+      generate: `(params, inputs, length, *, key=None, temperature=1) -> (labels [batch, time],
+        log-probability [batch])`: fed with its own outputs, the likeliest at each step or with a
+        key drawn ones; zero past the length.
+    """
+
+    init: Callable[[jax.Array], Params]
+    loss: Callable[..., tuple[jax.Array, Outcome]]
+    bounds: Any
+    solves: int
+    generate: Callable[..., tuple[jax.Array, jax.Array]]
+    carry: None = None
+
+
+def output_recurrence(
+    cell: Cell, input_size: int, labels: int, *, sampling: float = 0.0
+) -> OutputRecurrence:
+    """A causal cell that is given the label before beside the input:
+
+        p(y_1 ... y_T | x) = prod_t softmax(V output_t + c)[y_t],    state_t from [x_t, y_{t-1}],
+
+    the label one-hot, and zero before the first.
+
+    Args:
+      cell: any causal one.
+      input_size: width of the inputs.
+      labels: how many.
+      sampling: chance that a step of training is given a label drawn from the model's own
+        distribution in place of the right one (Bengio et al., 2015). 0 is teacher forcing: all
+        steps are known beforehand, and nothing is random.
+
+    Parameters: `cell`, and `read` with `weights` `[width, labels]` and `bias`.
+    """
+    if cell.stencil != (-1,):
+        raise ValueError(f"labels come one after the other; {cell.name} looks ahead: use a tagger")
+    if labels < 2:
+        raise ValueError(f"labels must be at least 2, got {labels}")
+    if not 0 <= sampling <= 1:
+        raise ValueError(f"sampling must be at least 0 and at most 1, got {sampling}")
+    default = sampling
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key)
+        return {
+            "cell": cell.init(keys[0], input_size + labels),
+            "read": {
+                "weights": dense(keys[1], (cell.hidden_size, labels)),
+                "bias": jnp.zeros(labels),
+            },
+        }
+
+    def read(params: Params, outputs: jax.Array) -> jax.Array:
+        return outputs @ params["read"]["weights"] + params["read"]["bias"]
+
+    def given(x: jax.Array, previous: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, jax.nn.one_hot(previous, labels, dtype=x.dtype)], axis=-1)
+
+    def forced(params: Params, x: jax.Array, right: jax.Array, length: jax.Array) -> jax.Array:
+        """Scores `[time, labels]` where every step is given the right label before it."""
+        previous = jnp.concatenate([jnp.full_like(right, -1, shape=1), right[:-1]])
+        outputs, _ = sequence.unroll(cell, params["cell"], given(x, previous), length=length)
+        return read(params, outputs)
+
+    def fed(
+        params: Params,
+        x: jax.Array,
+        length: jax.Array,
+        pick: Callable[[jax.Array, jax.Array], jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
+        """Scores, and the labels that `pick(time, scores)` feeds back."""
+
+        def body(carried: tuple, row: tuple) -> tuple[tuple, tuple]:
+            state, previous = carried
+            time, x = row
+            state = cell.step(
+                params["cell"], cell.project(params["cell"], given(x, previous)), state
+            )
+            scores = read(params, cell.output(state))
+            picked = pick(time, scores).astype(jnp.int32)
+            return (state, picked), (scores, picked)
+
+        times = jnp.arange(x.shape[0])
+        x = jnp.where((times < length)[:, None], x, 0)
+        start: tuple[State, jax.Array] = cell.initial_state(params["cell"]), jnp.int32(-1)
+        return lax.scan(body, start, (times, x))[1]
+
+    def loss(
+        params: Params,
+        batch: Any,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+        carry: None = None,
+        sampling: float | jax.Array | None = None,
+    ) -> tuple[jax.Array, Outcome]:
+        chance = default if sampling is None else sampling
+        mask = inside(batch.length, batch.inputs.shape[1])
+        right = jnp.where(mask, batch.labels, 0)
+
+        def sampled(x: jax.Array, right: jax.Array, length: jax.Array, key: jax.Array) -> jax.Array:
+            def pick(time: jax.Array, scores: jax.Array) -> jax.Array:
+                keys = jax.random.split(jax.random.fold_in(key, time))
+                drawn = jax.random.categorical(keys[0], scores)
+                return jnp.where(jax.random.bernoulli(keys[1], chance), drawn, right[time])
+
+            return fed(params, x, length, pick)[0]
+
+        if key is None or (isinstance(chance, int | float) and chance == 0):
+            found = jax.vmap(lambda *one: forced(params, *one))(batch.inputs, right, batch.length)
+        else:
+            keys = jax.random.split(key, batch.inputs.shape[0])
+            found = jax.vmap(sampled)(batch.inputs, right, batch.length, keys)
+        mean, sums = label_sums(found, right, mask)
+        return mean, Outcome(sums)
+
+    def generate(
+        params: Params,
+        inputs: jax.Array,
+        length: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        temperature: float | jax.Array = 1.0,
+    ) -> tuple[jax.Array, jax.Array]:
+        def one(
+            x: jax.Array, length: jax.Array, key: jax.Array | None
+        ) -> tuple[jax.Array, jax.Array]:
+            def pick(time: jax.Array, scores: jax.Array) -> jax.Array:
+                own = None if key is None else jax.random.fold_in(key, time)
+                return jnp.argmax(perturbed(own, scores, temperature))
+
+            scores, picked = fed(params, x, length, pick)
+            mask = jnp.arange(x.shape[0]) < length
+            chances = jnp.take_along_axis(jax.nn.log_softmax(scores), picked[:, None], axis=-1)
+            return jnp.where(mask, picked, 0), jnp.sum(jnp.where(mask, chances[:, 0], 0))
+
+        if key is None:
+            return jax.vmap(lambda x, n: one(x, n, None))(inputs, length)
+        return jax.vmap(one)(inputs, length, jax.random.split(key, inputs.shape[0]))
+
+    return OutputRecurrence(init, loss, {}, 0, generate)

@@ -1,0 +1,201 @@
+"""A sequence from a sequence (figure 10.12): an encoder reads, a decoder writes, and may look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.models import decoding
+from implicit_rnn.models.attention import ATTENTIONS
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
+from implicit_rnn.models.decoder import Context, Source, decoder, shifted
+from implicit_rnn.models.decoding import Decoded
+from implicit_rnn.models.encoder import Encoded, Encoder
+from solvers import Info
+
+
+class PairBatch(NamedTuple):
+    """Pairs of sequences of tokens; neither holds a start or an end."""
+
+    source: jax.Array  # int [batch, source time]
+    source_length: jax.Array  # int [batch]
+    target: jax.Array  # int [batch, target time]
+    target_length: jax.Array  # int [batch]
+
+
+class Seq2Seq(NamedTuple):
+    """A `Model` of sequences given sequences.
+
+    Attributes:
+      init, loss, bounds, solves, carry: as for every `Model`; a batch has `source`,
+        `source_length`, `target` and `target_length` as `PairBatch`; sums are `loss` (nats),
+        `error` (tokens, ends included, that are not the likeliest given right ones before them),
+        `count` (tokens), `exact` (sequences without an error, which are those that greedy decoding
+        gets right) and `count_exact` (sequences).
+      scores: `(params, batch, *, key=None, probe=None, solve={}) -> (scores [batch, time + 1,
+        tokens + 1], weights, Encoded)`, the weights of attention `[batch, time + 1, source time]`
+        or None.
+      greedy: `(params, source, source_length, max_length, *, solve={}) -> Decoded`, every field
+        with a batch axis. The end takes one of the `max_length` steps.
+      beam: `(params, source, source_length, max_length, width, length_penalty=0.6, *, solve={}) ->
+        Decoded`, fields `[batch, width, ...]`, the best first.
+      encoder: what reads.
+    """
+
+    init: Callable[[jax.Array], Params]
+    loss: Callable[..., tuple[jax.Array, Outcome]]
+    bounds: Any
+    solves: int
+    scores: Callable[..., tuple[jax.Array, jax.Array | None, Encoded]]
+    greedy: Callable[..., Decoded]
+    beam: Callable[..., Decoded]
+    encoder: Encoder
+    carry: None = None
+
+
+def seq2seq(
+    encoder: Encoder,
+    cell: Cell,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    *,
+    embedding_size: int = 32,
+    context: Context = "both",
+    attention: str | None = None,
+) -> Seq2Seq:
+    """An encoder-decoder.
+
+    Args:
+      encoder: reads the source, in any direction.
+      cell: writes the target: any causal one.
+      source_vocabulary, target_vocabulary: how many tokens; the decoder's own start and end token
+        has the number `target_vocabulary`.
+      embedding_size: width of an embedded token, on either side.
+      context: whether the encoder's summary is a part of every input of the decoder, makes its
+        first state, or both. With attention the input is what is looked at.
+      attention: None, `"additive"`, `"bilinear"` or `"dot"` (for an encoder as wide as the cell).
+
+    Parameters: `embedding` `[source_vocabulary, embedding_size]`, `encoder`, `decoder`.
+    """
+    if attention is not None and attention not in ATTENTIONS:
+        raise ValueError(f"attention must be None or in {sorted(ATTENTIONS)}, got {attention!r}")
+    if source_vocabulary < 1:
+        raise ValueError(f"source_vocabulary must be at least 1, got {source_vocabulary}")
+    end = target_vocabulary
+    writer = decoder(
+        cell, target_vocabulary, encoder.width, embedding_size, context=context,
+        attention=None if attention is None else ATTENTIONS[attention](cell.hidden_size),
+    )  # fmt: skip
+
+    def init(key: jax.Array) -> Params:
+        keys = jax.random.split(key, 3)
+        return {
+            "embedding": jax.random.normal(keys[0], (source_vocabulary, embedding_size)),
+            "encoder": encoder.init(keys[1], embedding_size),
+            "decoder": writer.init(keys[2]),
+        }
+
+    def encode(params: Params, source: jax.Array, length: jax.Array, **settings: Any) -> Encoded:
+        tokens = jnp.where(inside(length, source.shape[1]), source, 0)
+        return encoder.apply(params["encoder"], params["embedding"][tokens], length, **settings)
+
+    def begin(
+        params: Params, features: jax.Array, summary: jax.Array, length: jax.Array
+    ) -> tuple[Source, State]:
+        return writer.begin(params["decoder"], summary, features, length)
+
+    def scores(
+        params: Params,
+        batch: Any,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+    ) -> tuple[jax.Array, jax.Array | None, Encoded]:
+        encoded = encode(
+            params, batch.source, batch.source_length, key=key, probe=probe, solve=solve
+        )
+        inputs, _, _ = shifted(batch.target, batch.target_length, end)
+
+        def one(
+            features: jax.Array, summary: jax.Array, read: jax.Array,
+            tokens: jax.Array, written: jax.Array,
+        ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
+            source, state = begin(params, features, summary, read)
+            nothing = jnp.zeros((tokens.shape[0], 0), summary.dtype)
+            return writer.scores(params["decoder"], source, state, tokens, written + 1, nothing)
+
+        found, weights = jax.vmap(one)(
+            encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length
+        )
+        return found, weights, encoded
+
+    def loss(
+        params: Params,
+        batch: Any,
+        *,
+        key: jax.Array | None = None,
+        probe: Info | None = None,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+        carry: None = None,
+    ) -> tuple[jax.Array, Outcome]:
+        found, _, encoded = scores(params, batch, key=key, probe=probe, solve=solve)
+        _, labels, mask = shifted(batch.target, batch.target_length, end)
+        mean, sums = label_sums(found, labels, mask)
+        right = jnp.all(~mask | (jnp.argmax(found, axis=-1) == labels), axis=1)
+        sums["exact"] = jnp.sum(right).astype(mean.dtype)
+        sums["count_exact"] = jnp.asarray(right.size, mean.dtype)
+        return mean, Outcome(sums, encoded.info)
+
+    def decode(
+        search: Callable[..., Decoded],
+        params: Params,
+        source: jax.Array,
+        length: jax.Array,
+        settings: tuple,
+        solve: Mapping[str, Any],
+    ) -> Decoded:
+        encoded = encode(params, source, length, solve=solve)
+
+        def one(features: jax.Array, summary: jax.Array, length: jax.Array) -> Decoded:
+            seen, start = begin(params, features, summary, length)
+
+            def step(state: State, token: jax.Array) -> tuple[jax.Array, State]:
+                nothing = jnp.zeros(0, summary.dtype)
+                found, state = writer.step(params["decoder"], seen, state, token, nothing)
+                return jax.nn.log_softmax(found), state
+
+            return search(step, start, end, end, *settings)
+
+        return jax.vmap(one)(encoded.features, encoded.summary, length)
+
+    def greedy(
+        params: Params,
+        source: jax.Array,
+        source_length: jax.Array,
+        max_length: int,
+        *,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+    ) -> Decoded:
+        return decode(decoding.greedy, params, source, source_length, (max_length,), solve)
+
+    def beam(
+        params: Params,
+        source: jax.Array,
+        source_length: jax.Array,
+        max_length: int,
+        width: int,
+        length_penalty: float = 0.6,
+        *,
+        solve: Mapping[str, Any] = NO_SETTINGS,
+    ) -> Decoded:
+        settings = (max_length, width, length_penalty)
+        return decode(decoding.beam, params, source, source_length, settings, solve)
+
+    return Seq2Seq(
+        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, greedy, beam, encoder
+    )
