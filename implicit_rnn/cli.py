@@ -17,7 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.command_line = shlex.join(["implicit-rnn", *arguments])
     try:
         return options.handler(options)
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
+        # What the library says about its input; a defect of its own keeps its traceback.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("implicit_rnn"):
+            raise
         print(f"implicit-rnn: {error}", file=sys.stderr)
         return 1
 
@@ -50,14 +53,125 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--time", type=_at_least(1), default=64, help="length of the sequence")
     demo.add_argument("--width", type=_at_least(1), default=16, help="channels of the state")
     demo.set_defaults(handler=_demo)
+
+    train = commands.add_parser(
+        "train",
+        help="train what a configuration describes",
+        description=(
+            "Trains every run of a configuration, prints a table of them and draws figures. A run "
+            "that was killed goes on with --resume as if nothing had happened."
+        ),
+    )
+    train.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file, see configs/")
+    train.add_argument("--profile", help="a profile of the file: quick, paper, ...")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="settings",
+        help="replaces one setting; may be repeated",
+    )  # fmt: skip
+    train.add_argument(
+        "--only", nargs="+", default=[], metavar="RUN", help="only runs whose names fit, like 'b*'"
+    )
+    train.add_argument(
+        "--output", type=Path, metavar="DIR", help="default: runs/CONFIG or runs/CONFIG-PROFILE"
+    )
+    train.add_argument("--resume", action="store_true", help="go on where the folder's runs are")
+    train.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
+    train.set_defaults(handler=_train)
+
+    evaluate = commands.add_parser("evaluate", help="metrics of a run's best checkpoint")
+    evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    evaluate.add_argument("--split", default="test", choices=["train", "valid", "test"])
+    evaluate.set_defaults(handler=_evaluate)
+
+    plot = commands.add_parser("plot", help="draw the figures of a run or an experiment")
+    plot.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    plot.set_defaults(handler=_plot)
+
+    listing = commands.add_parser("list", help="what there is: configurations, tasks, cells, runs")
+    listing.set_defaults(handler=_list)
+
+    data = commands.add_parser("data", help="list, fetch or verify the data sets that tasks load")
+    data.add_argument("action", choices=["list", "fetch", "verify"])
+    data.add_argument("names", nargs="*", metavar="NAME", help="data sets; default: all")
+    data.set_defaults(handler=_data)
     return root
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from implicit_rnn import demo  # here, so that --help does not wait for jax
+    from implicit_rnn import demo  # here and below, so that --help does not wait for jax
 
     demo.run(options.output, options.seed, options.time, options.width, options.command_line)
     return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import config, experiment, figures
+
+    found = config.load(options.config, options.profile, options.settings)
+    name = options.config.stem + (f"-{options.profile}" if options.profile else "")
+    output = options.output or Path("runs") / name
+    try:
+        experiment.train(
+            found, output, resume=options.resume, only=options.only, command=options.command_line
+        )
+    except KeyboardInterrupt:
+        return 130
+    files = [] if options.no_figures else figures.draw(output)
+    _name_files(output, files)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from implicit_rnn.training import experiment, loop
+
+    rows = []
+    for folder in experiment.run_folders(options.run):
+        trainer, state, record = loop.restore(experiment.configuration(folder), folder)
+        found = trainer.evaluate(state, trainer.task.splits[options.split])
+        rows.append({"run": folder.name, "update": record["update"], **found})
+    Console().print(experiment.table(f"{options.split} set", rows))
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import figures
+
+    _name_files(options.run, figures.draw(options.run))
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import listing
+
+    listing.show()
+    return 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    from implicit_rnn.tasks import data
+
+    return {"list": data.show, "fetch": data.fetch_all, "verify": data.verify_all}[options.action](
+        options.names
+    )
+
+
+def _name_files(output: Path, figures: Sequence[Path]) -> None:
+    """Says what a command left behind."""
+    print(f"\nall files are in {output}:")
+    shown = sorted(path for path in output.rglob("*") if path.is_file())
+    groups: dict[Path, list[str]] = {}
+    for path in shown:
+        if "checkpoints" not in path.parts and path.name != "lock":
+            groups.setdefault(path.parent, []).append(path.name)
+    for folder, names in groups.items():
+        print(f"  {folder}: {', '.join(names)}")
+    kept = sorted({path for path in output.rglob("checkpoints") if path.is_dir()})
+    for folder in kept:
+        print(f"  {folder}: the best and the last states")
+    for path in figures:
+        print(f"wrote {path}")
 
 
 def _at_least(least: int):

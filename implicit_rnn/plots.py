@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette: distinct under the common forms of colour blindness. Its yellow is left
@@ -32,11 +33,7 @@ def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -
     Returns:
       The path that was written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), dpi=160, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure, canvas = _figure((8, 4.8))
     axes = figure.add_subplot()
     axes.set_yscale("log")
     lines, ends = [], []
@@ -57,16 +54,162 @@ def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -
         drawn.append(residual)
         ends.append((int(steps[-1]), float(residual[-1]), name, colour))
 
-    axes.set_title(title, loc="left", fontsize=12, color=_INK, pad=12)
-    axes.set_xlabel("steps", color=_INK)
-    axes.set_ylabel("relative residual", color=_INK)
+    _style(axes, title, "steps", "relative residual")
+    _label(canvas, axes, ends)
+    return _save(figure, path)
+
+
+def curves(
+    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    path: str | Path,
+    title: str,
+    labels: tuple[str, str],
+    references: Mapping[str, float] | None = None,
+) -> Path:
+    """Draws one line a name, over a common axis.
+
+    Args:
+      lines: name to `(x, y)`.
+      path: the PNG file to write.
+      title: above the figure.
+      labels: of the axes.
+      references: name to a number that is drawn as a dashed level, in the colour of the line of
+        that name.
+    """
+    figure, _ = _figure((8, 4.8))
+    axes = figure.add_subplot()
+    for index, (name, (x, y)) in enumerate(lines.items()):
+        colour = PALETTE[index % len(PALETTE)]
+        axes.plot(x, y, color=colour, linewidth=2.2, label=name, marker="o", markersize=3)
+        if references and name in references:
+            level = references[name]
+            axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1.2)
+            axes.annotate(
+                f"the paper's {name}: {level:g}", (1, level), (-4, 3), color=colour, fontsize=8.5,
+                xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
+            )  # fmt: skip
+    _style(axes, title, *labels)
+    axes.legend(frameon=False, labelcolor=_INK, loc="upper right")
+    return _save(figure, path)
+
+
+def listening(
+    past: ArrayLike,
+    path: str | Path,
+    title: str,
+    *,
+    score: ArrayLike | None = None,
+    truth: ArrayLike | None = None,
+    words: Sequence[str] | None = None,
+) -> Path:
+    """Draws who listens to the past and who to the future, step by step.
+
+    Args:
+      past: `[time, channels]`, the share of the step before; the rest is that of the step after.
+      path: the PNG file to write.
+      title: above the figure.
+      score: `[time]`, a probability that the network gives for every step.
+      truth: `[time]`, what it should be.
+      words: `[time]`, written below the steps.
+    """
+    shares = np.asarray(past, np.float64)
+    time = np.arange(len(shares))
+    shares = shares[:, np.argsort(shares.mean(axis=0))]
+    extra = score is not None or truth is not None
+    figure, _ = _figure((9, 6.2 if extra else 4.8))
+    ratios = [1.1, 1.1, 2.2] if extra else [1.1, 2.2]
+    grid = figure.add_gridspec(len(ratios), 2, height_ratios=ratios, width_ratios=[60, 1])
+    row = 0
+    if extra:
+        axes = figure.add_subplot(grid[0, 0])
+        if truth is not None:
+            axes.fill_between(
+                time, np.asarray(truth, float), step="mid", color=_FAINT, label="truth"
+            )
+        if score is not None:
+            axes.plot(time, score, color=PALETTE[1], linewidth=2, label="the network's probability")
+        _style(axes, title, "", "drift?")
+        axes.set_ylim(-0.05, 1.05)
+        axes.legend(frameon=False, labelcolor=_INK, fontsize=8.5, loc="upper left")
+        axes.set_xlim(-0.5, len(time) - 0.5)
+        axes.tick_params(labelbottom=False)
+        row = 1
+    axes = figure.add_subplot(grid[row, 0])
+    mean = shares.mean(axis=1)
+    axes.axhline(0.5, color=_INK, linewidth=0.8)
+    axes.bar(
+        time, mean - 0.5, bottom=0.5, width=0.8,
+        color=[PALETTE[0] if m > 0.5 else PALETTE[4] for m in mean],
+    )  # fmt: skip
+    _style(axes, "" if extra else title, "", "mean share\nof the past")
+    reach = max(0.05, 1.15 * float(np.max(np.abs(mean - 0.5), initial=0)))
+    axes.set_ylim(0.5 - reach, 0.5 + reach)
+    axes.set_xlim(-0.5, len(time) - 0.5)
+    axes.tick_params(labelbottom=False)
+    axes = figure.add_subplot(grid[row + 1, 0])
+    image = axes.imshow(
+        shares.T, aspect="auto", origin="lower", cmap="PuOr_r", vmin=0, vmax=1,
+        interpolation="nearest",
+    )  # fmt: skip
+    _style(axes, "", "" if words else "step", "channels, sorted")
+    axes.grid(False)
+    axes.set_yticks([])
+    if words:
+        axes.set_xticks(time, words, rotation=60, ha="right", fontsize=9)
+    bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 1]), ticks=[0, 0.5, 1])
+    bar.ax.set_yticklabels(["future", "both", "past"], color=_INK, fontsize=8.5)
+    bar.outline.set_visible(False)
+    return _save(figure, path)
+
+
+def residuals(
+    sets: Mapping[str, ArrayLike], path: str | Path, title: str, limits: Mapping[str, float]
+) -> Path:
+    """Draws histograms of relative residuals on a logarithmic scale, each with its tolerance.
+
+    Args:
+      sets: name to residuals.
+      path: the PNG file to write.
+      title: above the figure.
+      limits: name to tolerance.
+    """
+    figure, _ = _figure((8, 4.2))
+    axes = figure.add_subplot()
+    values = {name: np.maximum(np.asarray(found, np.float64), 1e-9) for name, found in sets.items()}
+    everything = np.concatenate([*values.values(), list(limits.values())])
+    edges = np.geomspace(everything.min() / 1.3, everything.max() * 1.3, 60)
+    for index, (name, found) in enumerate(values.items()):
+        colour = PALETTE[index % len(PALETTE)]
+        axes.hist(found, edges, color=colour, alpha=0.75, label=name)
+        if name in limits:
+            axes.axvline(limits[name], color=colour, linestyle=(0, (4, 3)), linewidth=1.4)
+    axes.set_xscale("log")
+    _style(axes, title, "relative residual; dashed: what was asked for", "sequences")
+    axes.legend(frameon=False, labelcolor=_INK)
+    return _save(figure, path)
+
+
+def _figure(size: tuple[float, float]) -> tuple[Figure, FigureCanvasAgg]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    return figure, FigureCanvasAgg(figure)
+
+
+def _style(axes: Axes, title: str, across: str, up: str) -> None:
+    axes.set_title(title, loc="left", fontsize=12, color=_INK, pad=12 if title else None)
+    axes.set_xlabel(across, color=_INK)
+    axes.set_ylabel(up, color=_INK)
     axes.tick_params(colors=_INK, which="both", length=0)
     axes.grid(True, color=_FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_INK)
-    _label(canvas, axes, ends)
+
+
+def _save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

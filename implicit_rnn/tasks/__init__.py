@@ -4,10 +4,20 @@ from collections.abc import Callable
 
 from implicit_rnn.tasks.base import Examples, Source, Task
 from implicit_rnn.tasks.biased_walk import biased_walk, biased_walk_task
+from implicit_rnn.tasks.text import tiny_shakespeare_task
 
 # Every task by name, `name -> factory(**options)`: what configurations choose from.
 TASKS: dict[str, Callable[..., Task]] = {
     "biased_walk": biased_walk_task,
+    "tiny_shakespeare": tiny_shakespeare_task,
 }
 
-__all__ = ["TASKS", "Examples", "Source", "Task", "biased_walk", "biased_walk_task"]
+__all__ = [
+    "TASKS",
+    "Examples",
+    "Source",
+    "Task",
+    "biased_walk",
+    "biased_walk_task",
+    "tiny_shakespeare_task",
+]

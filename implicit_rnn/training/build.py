@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from implicit_rnn import models
+from implicit_rnn.cells import CELLS
 from implicit_rnn.models.encoder import cell_kind
 from implicit_rnn.tasks import TASKS, Task
 
@@ -37,9 +38,34 @@ def tagger(
     )  # fmt: skip
 
 
+def language_model(
+    task: Task, *, cell: str = "lstm", hidden: int = 128, depth: int = 1,
+    embedding_size: int | None = None, tied: bool = False, word_dropout: float = 0.0,
+    truncate: int | None = None,
+) -> models.LanguageModel:  # fmt: skip
+    """The next token of a stream.
+
+    Args:
+      cell: a causal cell by name.
+      hidden: its width.
+      depth: how many layers of it.
+      embedding_size, tied, truncate: as for `models.language_model`.
+      word_dropout: between layers, and before the read-out.
+    """
+    if cell not in CELLS:
+        raise ValueError(f"unknown cell {cell!r}; choose from {sorted(CELLS)}")
+    return models.language_model(
+        [CELLS[cell](hidden)] * depth, task.sizes["vocabulary"], embedding_size=embedding_size,
+        tied=tied, dropout=word_dropout, truncate=truncate,
+    )  # fmt: skip
+
+
 # Every model by name, `name -> factory(task, **options)`: what configurations choose from.
-MODELS: dict[str, Callable[..., models.Model]] = {"tagger": tagger}
-KINDS = {"tagger": "tagging"}
+MODELS: dict[str, Callable[..., models.Model]] = {
+    "language_model": language_model,
+    "tagger": tagger,
+}
+KINDS = {"language_model": "language", "tagger": "tagging"}  # which tasks they fit
 
 
 def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Model]:

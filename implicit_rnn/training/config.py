@@ -184,7 +184,7 @@ def _checked(content: Table, where: str) -> Config:
     task, model = dict(content["task"]), dict(content["model"])
     _known(task["name"], TASKS, f"{where}: task.name")
     _known(model["name"], MODELS, f"{where}: model.name")
-    takes = [MODELS[model["name"]], encoder, *_cell(model, f"{where}: model")]
+    takes: list[Callable] = [MODELS[model["name"]], encoder, *_cell(model, f"{where}: model")]
 
     def settings(name: str, kind: Callable, leave: tuple[str, ...] = ()) -> Any:
         options = check_options(content.get(name, {}), [kind], f"{where}: {name}", leave)

@@ -1,0 +1,198 @@
+"""Data sets that tasks load: where their files are, how to fetch them, whether they are whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK = 1 << 16
+
+
+class DataError(RuntimeError):
+    """A data set that is missing or damaged: which file, and what to do."""
+
+
+class File(NamedTuple):
+    path: str  # below the data set's folder
+    url: str
+    sha256: str
+    size: int
+
+
+class DataSet(NamedTuple):
+    what: str
+    licence: str
+    files: tuple[File, ...]
+
+
+_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+
+DATASETS = {
+    "tiny_shakespeare": DataSet(
+        "1,115,394 characters of Shakespeare, for character language models",
+        "public domain",
+        (
+            File(
+                "input.txt",
+                "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+                "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+                1_115_394,
+            ),
+        ),
+    ),
+    "mnist": DataSet(
+        "60,000 and 10,000 images of handwritten digits, 28 x 28",
+        "commonly cited as CC BY-SA 3.0",
+        tuple(
+            File(name, _MNIST + name, checksum, size)
+            for name, checksum, size in (
+                (
+                    "t10k-images-idx3-ubyte.gz",
+                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    1_648_877,
+                ),
+                (
+                    "t10k-labels-idx1-ubyte.gz",
+                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                    4_542,
+                ),
+                (
+                    "train-images-idx3-ubyte.gz",
+                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    9_912_422,
+                ),
+                (
+                    "train-labels-idx1-ubyte.gz",
+                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    28_881,
+                ),
+            )
+        ),
+    ),
+}
+
+
+def folders() -> list[Path]:
+    """Where data sets are looked for: `$IMPLICIT_RNN_DATA`, then the user's cache."""
+    named = os.environ.get("IMPLICIT_RNN_DATA")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "implicit_rnn"
+    return [*([Path(named)] if named else []), cache]
+
+
+def find(name: str, file: str) -> Path:
+    """The path of a file of a data set."""
+    for folder in folders():
+        path = folder / name / file
+        if path.exists():
+            return path
+    looked = " and ".join(str(folder / name) for folder in folders())
+    raise DataError(
+        f"data set {name!r}: {file} is not in {looked}. Fetch it with "
+        f"`implicit-rnn data fetch {name}`, or set IMPLICIT_RNN_DATA to the folder that holds {name}/"
+    )
+
+
+def verify(path: Path, file: File) -> None:
+    """Raises `DataError` unless the file has the right size and checksum."""
+    size = path.stat().st_size
+    if size != file.size:
+        raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
+    if _checksum(path) != file.sha256:
+        raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
+
+
+def fetch(file: File, path: Path) -> None:
+    """Downloads a file, going on with what an earlier attempt has left; refuses a wrong one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    have = part.stat().st_size if part.exists() else 0
+    if have >= file.size:
+        part.unlink()
+        have = 0
+    request = urllib.request.Request(file.url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            # A server that does not know ranges sends the whole file.
+            mode = "ab" if have and answer.status == 206 else "wb"
+            with open(part, mode) as out:
+                while block := answer.read(_BLOCK):
+                    out.write(block)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise DataError(f"{file.url}: {error}; what has arrived is kept, fetch again") from None
+    try:
+        verify(part, file)
+    except DataError:
+        if part.stat().st_size >= file.size:
+            part.unlink()
+        raise DataError(
+            f"{file.url} did not give the file with checksum {file.sha256[:12]}...: refused"
+        ) from None
+    os.replace(part, path)
+
+
+def show(names: Sequence[str]) -> int:
+    """Prints the data sets and where they are."""
+    for name in _chosen(names):
+        data = DATASETS[name]
+        size = sum(file.size for file in data.files)
+        print(f"{name}: {data.what}; {size / 1e6:.1f} MB; {data.licence}; {_place(name)}")
+    return 0
+
+
+def fetch_all(names: Sequence[str]) -> int:
+    """Fetches what is missing into the user's cache."""
+    for name in _chosen(names):
+        for file in DATASETS[name].files:
+            try:
+                path = find(name, file.path)
+                verify(path, file)
+                print(f"{path} is there")
+                continue
+            except DataError:
+                path = folders()[-1] / name / file.path
+            print(f"fetching {file.url}")
+            fetch(file, path)
+            print(f"wrote {path}")
+    return 0
+
+
+def verify_all(names: Sequence[str]) -> int:
+    """Compares files with their checksums; 1 if one is missing or damaged."""
+    bad = 0
+    for name in _chosen(names):
+        for file in DATASETS[name].files:
+            try:
+                path = find(name, file.path)
+                verify(path, file)
+                print(f"{path}: good")
+            except DataError as error:
+                print(error)
+                bad = 1
+    return bad
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    unknown = [name for name in names if name not in DATASETS]
+    if unknown:
+        raise DataError(f"unknown data set {unknown[0]!r}; there are {', '.join(DATASETS)}")
+    return list(names) or list(DATASETS)
+
+
+def _place(name: str) -> str:
+    try:
+        return f"in {find(name, DATASETS[name].files[0].path).parent}"
+    except DataError:
+        return "not here"
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

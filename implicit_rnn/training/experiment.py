@@ -1,0 +1,158 @@
+"""An experiment: its runs one after the other, and a table of them beside the paper's numbers."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from implicit_rnn.training import folder as folders
+from implicit_rnn.training.config import Config, ConfigError, Experiment, resolve
+from implicit_rnn.training.loop import run
+
+MARK = "experiment.json"
+
+
+def train(
+    experiment: Experiment,
+    output: Path,
+    *,
+    resume: bool = False,
+    only: Sequence[str] = (),
+    command: str = "",
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Trains every run of an experiment in a folder of its own, then prints and writes the table.
+
+    Args:
+      experiment: what to run.
+      output: where; a single run goes right into it.
+      resume: go on: runs that have finished are not run again.
+      only: patterns (`bias=0.5-*`); runs whose name fits none are left out.
+      command: recorded with every result.
+      console: where to print.
+
+    Returns:
+      The rows of the table.
+    """
+    console = console or Console()
+    mark = output / MARK
+    if mark.exists() and not resume:
+        raise folders.FolderError(
+            f"{output} holds an experiment already: add --resume to go on with it, "
+            "or choose another --output"
+        )
+    chosen = {
+        name: config
+        for name, config in experiment.runs.items()
+        if not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
+    }
+    if not chosen:
+        raise ConfigError(f"no run fits {list(only)}; there are {', '.join(experiment.runs)}")
+    content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
+    folders.write_json(mark, content)
+    for number, (name, config) in enumerate(chosen.items()):
+        folder = output / name
+        if len(chosen) > 1:
+            console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
+        if (folder / "result.json").exists():
+            console.print(f"{folder} is finished", highlight=False)
+            continue
+        run(config, folder, resume=resume, command=command, name=name, console=console)
+    rows = results(output)
+    console.print(table(experiment.title, rows))
+    folders.write_json(output / "table.json", {"title": experiment.title, "rows": rows})
+    return rows
+
+
+def results(output: Path) -> list[dict[str, Any]]:
+    """A row for every finished run of an experiment: labels, metrics, cost, the paper's numbers."""
+    mark = json.loads((output / MARK).read_text())
+    rows = []
+    for name, label in mark["runs"].items():
+        path = output / name / "result.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text())
+        row = {**label} | {f"test {key}": result["test"].get(key) for key in _METRICS}
+        for paper in mark["paper"]:
+            numbers = {k: v for k, v in paper.items() if k != "variant" and "." not in k}
+            where = {k: v for k, v in paper.items() if k not in numbers}
+            if all(label.get(k, _look_up(result["config"], k)) == v for k, v in where.items()):
+                row |= {f"paper's {key}": value for key, value in numbers.items()}
+        if "forward_steps" in result:
+            for way in ("forward", "backward"):
+                first, last = result[f"{way}_steps"]
+                row[f"{way} steps"] = f"{first:.1f} to {last:.1f}"
+            row["converged"] = result["converged"]
+        row |= {
+            "parameters": result["parameters"],
+            "updates": result["updates"],
+            "skipped": result["skipped"] or None,
+            "seconds": round(result["seconds"]),
+        }
+        rows.append({key: value for key, value in row.items() if value is not None})
+    return rows
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Rows as a table, one column a key."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        words = all(isinstance(row.get(column, ""), str) for row in rows)
+        shown.add_column(column, justify="left" if words else "right")
+    for row in rows:
+        shown.add_row(*[_cell(column, row.get(column)) for column in columns])
+    return shown
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for row in rows:
+        lines.append("| " + " | ".join(_cell(key, row.get(key)) for key in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def configuration(folder: Path) -> Config:
+    """The configuration that a run folder keeps."""
+    path = folder / "config.toml"
+    if not path.exists():
+        raise ConfigError(f"{folder} is no run folder: it has no config.toml")
+    return resolve(tomllib.loads(path.read_text()), str(path)).runs[""]
+
+
+def run_folders(output: Path) -> list[Path]:
+    """The folders of all runs: those of an experiment, or the one run that this is."""
+    if (output / MARK).exists():
+        names = json.loads((output / MARK).read_text())["runs"]
+        return [output / name for name in names if (output / name / "config.toml").exists()]
+    configuration(output)
+    return [output]
+
+
+def _look_up(table: dict[str, Any], dotted: str) -> Any:
+    for key in dotted.split("."):
+        table = table.get(key, {})
+    return table
+
+
+_METRICS = ("error", "bits", "exact", "loss")
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column == "converged":
+        return f"{value:.2%}"
+    if isinstance(value, float):
+        return f"{value:.4f}" if "error" in column or "loss" in column else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
