@@ -74,9 +74,10 @@ def masked_scan(
         return new, new
 
     time = jnp.arange(jax.tree.leaves(xi)[0].shape[0])
+    inside = time < length
     # The step that comes first has number 0; what it starts from may be learnt.
     number = length - 1 - time if reverse else time
-    rows = (xi, time < length, (number > 0) & (number % (truncate or 1) == 0))
+    rows = (xi, inside, inside & (number > 0) & (number % (truncate or 1) == 0))
     if chunk is None or not time.size:
         last, states = lax.scan(body, start, rows, reverse=reverse)
     else:
