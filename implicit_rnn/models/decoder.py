@@ -137,7 +137,7 @@ def decoder(
 
     def given(params: Params, tokens: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
         """Inputs of one step or of many."""
-        embedded = params["embedding"][tokens]
+        embedded = jnp.asarray(params["embedding"])[tokens]
         parts = [embedded, extra]
         if feeds:
             shape = (*embedded.shape[:-1], context_size)

@@ -128,7 +128,7 @@ def beam(
 
     Returns:
       All beams, fields `[width, ...]`, the best first. Beams for which there are not enough
-      sequences have a score of -inf.
+      sequences are empty, with a score of -inf.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
@@ -165,4 +165,6 @@ def beam(
         begin,
     )
     (_, tokens, _, length, _, _, score), _ = lax.scan(body, carry, jnp.arange(max_length))
-    return Decoded(tokens, length, score)
+    # What continues an impossible sequence is as arbitrary as it.
+    some = score > -jnp.inf
+    return Decoded(jnp.where(some[:, None], tokens, end), jnp.where(some, length, 0), score)

@@ -125,7 +125,7 @@ def language_model(
         if embedding_size is None:
             vectors = jnp.eye(vocabulary, dtype=params["read"]["bias"].dtype)
         else:
-            vectors = params["embedding"]
+            vectors = jnp.asarray(params["embedding"])
         if tokens.size < vocabulary:
             return cell.project(own, vectors[tokens])
         # Every token of the vocabulary once, instead of every token of the window.

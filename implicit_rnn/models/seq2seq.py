@@ -101,7 +101,8 @@ def seq2seq(
 
     def encode(params: Params, source: jax.Array, length: jax.Array, **settings: Any) -> Encoded:
         tokens = jnp.where(inside(length, source.shape[1]), source, 0)
-        return encoder.apply(params["encoder"], params["embedding"][tokens], length, **settings)
+        embedded = jnp.asarray(params["embedding"])[tokens]
+        return encoder.apply(params["encoder"], embedded, length, **settings)
 
     def begin(
         params: Params, features: jax.Array, summary: jax.Array, length: jax.Array

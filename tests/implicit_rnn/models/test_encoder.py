@@ -1,0 +1,118 @@
+"""Encoders: the values of the pure sequence functions, in layers, whatever the padding."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import implicit_rnn
+import solvers
+from implicit_rnn import cells
+from implicit_rnn.models import encoder
+from tests.implicit_rnn.models.checks import spoilt
+
+TIME, WIDTH, INPUTS = 5, 4, 4
+LENGTH = jnp.array([5, 0, 3, 1])
+XS = jax.random.normal(jax.random.key(1), (len(LENGTH), TIME, INPUTS))
+SOLVE = {"method": "banded", "adjoint": solvers.Sweeps(rtol=1e-6), "rtol": 1e-6}
+
+
+def test_causal_layers_are_unrolled_one_after_the_other():
+    made = encoder("gru", WIDTH, layers=2, residual=True)
+    params = made.init(jax.random.key(0), INPUTS)
+    encoded = jax.jit(made.apply)(params, XS, LENGTH)
+    cell = cells.gru(WIDTH)
+    for n, x, found, summary in zip(LENGTH, XS, encoded.features, encoded.summary, strict=True):
+        xs = x[:n]
+        for own in params:
+            xs = xs + implicit_rnn.unroll(cell, own, xs)[0]
+        np.testing.assert_allclose(found[:n], xs, atol=1e-6)
+        np.testing.assert_array_equal(found[n:], 0)
+        np.testing.assert_allclose(summary, xs[-1] if n else np.zeros(WIDTH), atol=1e-6)
+    assert encoded.info is None
+    assert made.causal
+    assert (made.width, made.solves) == (WIDTH, 0)
+
+
+def test_two_directions_are_summarised_by_the_last_output_of_each():
+    made = encoder("bilstm", WIDTH)
+    params = made.init(jax.random.key(0), INPUTS)
+    encoded = jax.jit(made.apply)(params, XS, LENGTH)
+    cell = cells.lstm(WIDTH)
+    for n, x, found, summary in zip(LENGTH, XS, encoded.features, encoded.summary, strict=True):
+        ys, states = implicit_rnn.bidirectional(cell, cell, params[0], x[:n])
+        np.testing.assert_allclose(found[:n], ys, atol=1e-6)
+        np.testing.assert_allclose(
+            summary, np.concatenate([state.h for state in states]), atol=1e-6
+        )
+    assert not made.causal
+    assert made.width == 2 * WIDTH
+
+
+def test_implicit_layers_are_solved_and_each_reports():
+    made = encoder("igru", WIDTH, layers=2)
+    params = made.init(jax.random.key(0), INPUTS)
+
+    def total(params, probe):
+        encoded = made.apply(params, XS, LENGTH, probe=probe, solve=SOLVE)
+        return jnp.sum(jnp.sin(encoded.features)), encoded
+
+    probe = solvers.adjoint_probe((made.solves, len(LENGTH)))
+    (_, seen), encoded = jax.jit(jax.grad(total, (0, 1), has_aux=True))(params, probe)
+    layers = [cells.igru(WIDTH)] * 2
+    expected, _ = implicit_rnn.stack(layers, params, XS, length=LENGTH, **SOLVE)
+    np.testing.assert_allclose(encoded.features, expected, atol=1e-5)
+    means = np.sum(expected, axis=1) / np.maximum(LENGTH, 1)[:, None]
+    np.testing.assert_allclose(encoded.summary, means, atol=1e-5)
+    for report in (encoded.info, seen):
+        assert report.steps.shape == (2, len(LENGTH))
+    assert np.all(encoded.info.converged)
+    assert np.all(np.asarray(seen.steps)[:, 0] > 0)
+    chex.assert_trees_all_equal_structs(made.bounds, [layers[0].bounds] * 2)
+
+
+@pytest.mark.parametrize("name", ["lstm", "bigru", "igru"])
+def test_padding_changes_nothing(name):
+    made = encoder(name, WIDTH, residual=True)
+    params = made.init(jax.random.key(0), INPUTS)
+    settings = {"solve": SOLVE} if made.solves else {}
+
+    @jax.jit
+    def run(params, xs):
+        def total(params, xs):
+            encoded = made.apply(params, xs, LENGTH, **settings)
+            values = encoded.features, encoded.summary
+            return jnp.sum(jnp.sin(values[0])) + jnp.sum(jnp.cos(values[1])), values
+
+        return jax.grad(total, (0, 1), has_aux=True)(params, xs)
+
+    clean, dirty = run(params, XS), run(params, spoilt(XS, LENGTH, np.nan))
+    chex.assert_trees_all_equal(clean, dirty)
+    np.testing.assert_array_equal(spoilt(clean[1][0], LENGTH, 0), clean[1][0])
+
+
+def test_dropout_is_between_layers_and_only_with_a_key():
+    def features(layers, dropout, key=None):
+        made = encoder("gru", WIDTH, layers=layers, dropout=dropout)
+        params = made.init(jax.random.key(0), INPUTS)
+        return made.apply(params, XS, LENGTH, key=key).features
+
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(features(2, 0.5), features(2, 0.0))
+    np.testing.assert_array_equal(features(1, 0.5, key), features(1, 0.5))
+    assert np.any(features(2, 0.5, key) != features(2, 0.5))
+    np.testing.assert_array_equal(features(2, 0.5, key), features(2, 0.5, key))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="unknown encoder 'lstn'"):
+        encoder("lstn", WIDTH)
+    with pytest.raises(ValueError, match="both ways by itself"):
+        encoder("biigru", WIDTH)
+    with pytest.raises(ValueError, match="layers must be at least 1"):
+        encoder("lstm", WIDTH, layers=0)
+    with pytest.raises(ValueError, match="below 1, got 1"):
+        encoder("lstm", WIDTH, dropout=1.0)

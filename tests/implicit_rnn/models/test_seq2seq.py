@@ -1,0 +1,171 @@
+"""The encoder-decoder: by hand with and without attention, and what its searches find."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import solvers
+from implicit_rnn import cells
+from implicit_rnn.models import PairBatch, encoder, metrics, seq2seq
+from tests.implicit_rnn.models.checks import (
+    assert_gradient,
+    assert_learns,
+    log_softmax,
+    lstm_by_hand,
+    spoilt,
+    value_and_gradient,
+)
+
+WIDTH, SOURCE, TARGET = 3, 5, 3
+ATTENTIONS = [None, "additive", "bilinear", "dot"]
+
+
+def example():
+    keys = jax.random.split(jax.random.key(1))
+    return PairBatch(
+        jax.random.randint(keys[0], (3, 4), 0, SOURCE), jnp.array([4, 0, 2]),
+        jax.random.randint(keys[1], (3, 3), 0, TARGET), jnp.array([2, 3, 0]),
+    )  # fmt: skip
+
+
+def model_of(attention=None, name="lstm", context="both"):
+    return seq2seq(
+        encoder(name, WIDTH), cells.lstm(WIDTH), SOURCE, TARGET, embedding_size=2,
+        context=context, attention=attention,
+    )  # fmt: skip
+
+
+def weights_by_hand(attention, params, memory, query):
+    if attention == "additive":
+        keys = memory @ params["memory"] + params["bias"] + query @ params["query"]
+        scores = np.tanh(keys) @ params["score"]
+    else:
+        matrix = params["weights"] if attention == "bilinear" else np.eye(WIDTH)
+        scores = memory @ matrix @ query / np.sqrt(WIDTH)
+    return np.exp(scores) / np.exp(scores).sum()
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_loss_by_hand(attention):
+    model = model_of(attention)
+    params, batch = jax.tree.map(np.asarray, model.init(jax.random.key(0))), example()
+    loss, outcome = model.loss(params, batch)
+    own, total, errors, exact = params["decoder"], 0.0, 0, 0
+    for source, n, target, m in zip(*map(np.asarray, batch), strict=True):
+        memory, summary, _ = lstm_by_hand(params["encoder"][0], params["embedding"][source[:n]])
+        h, c = (np.tanh(summary @ leaf["weights"] + leaf["bias"]) for leaf in own["start"])
+        given, said = [TARGET, *target[:m]], [*target[:m], TARGET]
+        wrong = 0
+        for token, right in zip(given, said, strict=True):
+            context = summary
+            if attention is not None:
+                context = np.zeros(WIDTH)
+                if n:
+                    context = weights_by_hand(attention, own["attention"], memory, h) @ memory
+            x = np.concatenate([own["embedding"][token], context])
+            _, h, c = lstm_by_hand(own["cell"], [x], h, c)
+            seen = h if attention is None else np.concatenate([h, context])
+            scores = seen @ own["read"]["weights"] + own["read"]["bias"]
+            total -= log_softmax(scores)[right]
+            wrong += np.argmax(scores) != right
+        errors += wrong
+        exact += not wrong
+    np.testing.assert_allclose(loss, total / 8, rtol=1e-5)
+    sums = {name: float(value) for name, value in outcome.sums.items() if name != "loss"}
+    assert sums == {"error": errors, "count": 8, "exact": exact, "count_exact": 3}
+    np.testing.assert_allclose(metrics(outcome.sums)["exact"], exact / 3)
+
+
+@pytest.mark.parametrize("attention", [None, "additive"])
+def test_padding_changes_nothing(attention):
+    model = model_of(attention, "bilstm")
+    params, batch = model.init(jax.random.key(0)), example()
+    dirty = batch._replace(
+        source=spoilt(batch.source, batch.source_length, 10**6),
+        target=spoilt(batch.target, batch.target_length, -5),
+    )
+    run = value_and_gradient(model)
+    chex.assert_trees_all_equal(run(params, batch), run(params, dirty))
+    wider = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, ((0, 0), (0, 2)), constant_values=9) if leaf.ndim > 1 else leaf,
+        batch,
+    )
+    chex.assert_trees_all_close(run(params, batch), run(params, wider), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attention", ["additive", pytest.param("bilinear", marks=pytest.mark.slow)]
+)
+def test_gradient_is_that_of_finite_differences(attention):
+    model = model_of(attention, context="input")
+    with jax.enable_x64(True):
+        params, batch = model.init(jax.random.key(0)), example()
+        assert_gradient(lambda params: model.loss(params, batch)[0], params)
+
+
+def test_a_few_updates_lower_the_loss_also_of_an_implicit_encoder():
+    model = model_of("bilinear", "igru")
+    settings = {"method": "banded", "adjoint": solvers.Sweeps(steps=3), "rtol": 1e-3}
+    solved = model._replace(loss=lambda p, b: model.loss(p, b, solve=settings))
+    params = model.init(jax.random.key(0))
+    assert_learns(solved, params, example())
+    _, outcome = jax.jit(solved.loss)(params, example())
+    assert outcome.info.steps.shape == (model.solves, 3) == (1, 3)
+    assert "encoder" in model.bounds
+
+
+@pytest.mark.parametrize("attention", [None, "dot"])
+def test_what_is_decoded_is_as_likely_as_the_loss_says(attention):
+    model = model_of(attention, context="both")
+    params, batch = model.init(jax.random.key(0)), example()
+    limit, width = 4, 3
+    greedy = jax.jit(model.greedy, static_argnums=3)(
+        params, batch.source, batch.source_length, limit
+    )
+    beams = jax.jit(model.beam, static_argnums=(3, 4))(
+        params, batch.source, batch.source_length, limit, width, 0.0
+    )
+    narrow = model.beam(params, batch.source, batch.source_length, limit, 1)
+    np.testing.assert_array_equal(narrow.tokens[:, 0], greedy.tokens)
+    assert np.all(np.diff(beams.score, axis=1) <= 0)
+
+    def nats(row, tokens, length):
+        one = jax.tree.map(lambda leaf: leaf[row][None], batch)
+        one = one._replace(target=tokens[None], target_length=length[None])
+        return score(params, one)
+
+    score = jax.jit(lambda params, one: model.loss(params, one)[1].sums["loss"])
+    checked = 0
+    for row in range(3):
+        found = [tuple(leaf[row] for leaf in greedy)]
+        found += [tuple(leaf[row, k] for leaf in beams) for k in range(width)]
+        for tokens, length, told in found:
+            if length < limit:  # it came to an end
+                np.testing.assert_allclose(-told, nats(row, tokens, length), rtol=1e-4)
+                checked += 1
+    assert checked >= 3
+
+
+def test_attention_looks_at_the_source_alone():
+    model = model_of("additive")
+    params, batch = model.init(jax.random.key(0)), example()
+    _, weights, _ = model.scores(params, batch)
+    past = np.arange(4) >= np.asarray(batch.source_length)[:, None, None]
+    assert np.all(np.where(past, weights, 0) == 0)
+    np.testing.assert_allclose(np.sum(np.asarray(weights), axis=-1)[[0, 2]], 1, rtol=1e-5)
+    np.testing.assert_array_equal(weights[1], 0)  # there is nothing to look at
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"'additive', 'bilinear', 'dot'.*got 'cosine'"):
+        model_of("cosine")
+    with pytest.raises(ValueError, match="with attention the context is an input"):
+        model_of("dot", context="state")
+    with pytest.raises(ValueError, match="one size, got 3 and 6"):
+        model_of("dot", "bilstm").init(jax.random.key(0))
+    with pytest.raises(ValueError, match="source_vocabulary must be at least 1"):
+        seq2seq(encoder("gru", WIDTH), cells.gru(WIDTH), 0, TARGET)
