@@ -148,7 +148,7 @@ def test_padding_changes_no_gradient_of_either_direction():
     chex.assert_trees_all_close(clean[0], (weights, jnp.pad(inputs, ((0, 3), (0, 0)))), atol=1e-5)
 
 
-LAYERS = [cells.gru(WIDTH), (cells.lstm(2), cells.rnn(WIDTH)), cells.gru(2)]
+LAYERS = [(cells.lstm(2), cells.rnn(WIDTH)), cells.rnn(2)]
 
 
 def test_stack_takes_pairs_of_cells_as_layers_in_both_directions():
@@ -158,13 +158,12 @@ def test_stack_takes_pairs_of_cells_as_layers_in_both_directions():
 
     @jax.jit
     def by_hand(params, xs):
-        first, _ = implicit_rnn.unroll(LAYERS[0], params[0], xs, length=5)
-        second, both = implicit_rnn.bidirectional(*LAYERS[1], params[1], first, length=5)
-        return implicit_rnn.unroll(LAYERS[2], params[2], second, length=5)[0], both
+        first, both = implicit_rnn.bidirectional(*LAYERS[0], params[0], xs, length=5)
+        return implicit_rnn.unroll(LAYERS[1], params[1], first, length=5)[0], both
 
     expected, both = by_hand(params, xs)
     np.testing.assert_allclose(ys, expected, atol=1e-6)
-    chex.assert_trees_all_close(told[1], both, atol=1e-6)
+    chex.assert_trees_all_close(told[0], both, atol=1e-6)
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -216,16 +215,10 @@ def test_windows_of_a_stream_give_its_values_and_a_gradient_that_ends_with_them(
         def truncated(params, xs):
             return implicit_rnn.stack(STREAM, params, xs, truncate=3)
 
-        def whole(params, xs):
-            return implicit_rnn.stack(STREAM, params, xs)
-
         gradient, told = program(in_windows)(params, xs)
         expected, values = program(truncated)(params, xs)
         chex.assert_trees_all_close(told, values, atol=1e-12)
         chex.assert_trees_all_close(gradient, expected, atol=1e-12)
-        full, values = program(whole)(params, xs)
-        chex.assert_trees_all_close(told, values, atol=1e-12)
-        assert np.max(np.abs(full[1] - gradient[1])) > 1e-3
 
 
 def test_reset_starts_single_streams_anew():
