@@ -122,8 +122,6 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from implicit_rnn.training import experiment, loop
 
     rows = []
@@ -131,7 +129,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         trainer, state, record = loop.restore(experiment.configuration(folder), folder)
         found = trainer.evaluate(state, trainer.task.splits[options.split])
         rows.append({"run": folder.name, "update": record["update"], **found})
-    Console().print(experiment.table(f"{options.split} set", rows))
+    experiment.printer().print(experiment.table(f"{options.split} set", rows))
     return 0
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # out, which is too faint for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _FAINT = "#333333", "#DDDDDD"
+_PAST, _FUTURE = "#B35806", "#542788"  # as in the colour map of the switch
 
 
 def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
@@ -127,7 +128,7 @@ def listening(
                 time, np.asarray(truth, float), step="mid", color=_FAINT, label="truth"
             )
         if score is not None:
-            axes.plot(time, score, color=PALETTE[1], linewidth=2, label="the network's probability")
+            axes.plot(time, score, color=PALETTE[0], linewidth=2, label="the network's probability")
         _style(axes, title, "", "drift?")
         axes.set_ylim(-0.05, 1.05)
         axes.legend(frameon=False, labelcolor=_INK, fontsize=8.5, loc="upper left")
@@ -139,7 +140,7 @@ def listening(
     axes.axhline(0.5, color=_INK, linewidth=0.8)
     axes.bar(
         time, mean - 0.5, bottom=0.5, width=0.8,
-        color=[PALETTE[0] if m > 0.5 else PALETTE[4] for m in mean],
+        color=[_PAST if m > 0.5 else _FUTURE for m in mean],
     )  # fmt: skip
     _style(axes, "" if extra else title, "", "mean share\nof the past")
     reach = max(0.05, 1.15 * float(np.max(np.abs(mean - 0.5), initial=0)))
@@ -180,7 +181,7 @@ def residuals(
     edges = np.geomspace(everything.min() / 1.3, everything.max() * 1.3, 60)
     for index, (name, found) in enumerate(values.items()):
         colour = PALETTE[index % len(PALETTE)]
-        axes.hist(found, edges, color=colour, alpha=0.75, label=name)
+        axes.hist(found, list(edges), color=colour, alpha=0.75, label=name)
         if name in limits:
             axes.axvline(limits[name], color=colour, linestyle=(0, (4, 3)), linewidth=1.4)
     axes.set_xscale("log")

@@ -92,8 +92,8 @@ def find(name: str, file: str) -> Path:
             return path
     looked = " and ".join(str(folder / name) for folder in folders())
     raise DataError(
-        f"data set {name!r}: {file} is not in {looked}. Fetch it with "
-        f"`implicit-rnn data fetch {name}`, or set IMPLICIT_RNN_DATA to the folder that holds {name}/"
+        f"data set {name!r}: {file} is not in {looked}. Fetch it with `implicit-rnn data fetch "
+        f"{name}`, or set IMPLICIT_RNN_DATA to the folder that holds {name}/"
     )
 
 

@@ -152,7 +152,8 @@ def check_options(
     if missing:
         raise ConfigError(f"{where}: {missing[0]!r} is missing")
     defaults = {key: p.default for key, p in allowed.items() if p.default is not p.empty}
-    return defaults | dict(table)
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    return defaults | given
 
 
 def dump(table: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ def train(
     Returns:
       The rows of the table.
     """
-    console = console or Console()
+    console = console or printer()
     mark = output / MARK
     if mark.exists() and not resume:
         raise folders.FolderError(
@@ -80,7 +80,9 @@ def results(output: Path) -> list[dict[str, Any]]:
         if not path.exists():
             continue
         result = json.loads(path.read_text())
-        row = {**label} | {f"test {key}": result["test"].get(key) for key in _METRICS}
+        row = {**label}
+        metric = next(key for key in _METRICS if key in result["test"])
+        row[f"test {metric}"] = result["test"][metric]
         for paper in mark["paper"]:
             numbers = {k: v for k, v in paper.items() if k != "variant" and "." not in k}
             where = {k: v for k, v in paper.items() if k not in numbers}
@@ -89,7 +91,7 @@ def results(output: Path) -> list[dict[str, Any]]:
         if "forward_steps" in result:
             for way in ("forward", "backward"):
                 first, last = result[f"{way}_steps"]
-                row[f"{way} steps"] = f"{first:.1f} to {last:.1f}"
+                row[f"{way} steps"] = f"{first:.1f}-{last:.1f}"
             row["converged"] = result["converged"]
         row |= {
             "parameters": result["parameters"],
@@ -99,6 +101,12 @@ def results(output: Path) -> list[dict[str, Any]]:
         }
         rows.append({key: value for key, value in row.items() if value is not None})
     return rows
+
+
+def printer() -> Console:
+    """A terminal that does not fold tables where the output is a file."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=140)
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -145,7 +153,7 @@ def _look_up(table: dict[str, Any], dotted: str) -> Any:
     return table
 
 
-_METRICS = ("error", "bits", "exact", "loss")
+_METRICS = ("bits", "error", "loss")  # the first that a model has is the one to show
 
 
 def _cell(column: str, value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicit_rnn import plots, sequence
+from implicit_rnn.cells import Cell
 from implicit_rnn.models import Tagger
 from implicit_rnn.tasks import Examples
 from implicit_rnn.training import experiment, loop
@@ -79,6 +79,7 @@ def _solved(
     examples: Examples = trainer.task.details["examples"]["test"]
     params = state.average if config.optimiser.ema else state.params
     cell, layer = model.encoder.cells[0], params["encoder"][0]
+    assert isinstance(cell, Cell)  # a solved layer is one cell, not a pair
     stem = f"{name}_" if name else ""
     exact = config.solver.exact()
 
@@ -89,6 +90,7 @@ def _solved(
             scores, encoded = model.scores(
                 params, jnp.asarray(batch.inputs), jnp.asarray(batch.length), solve=settings
             )
+            assert encoded.info is not None
             found[f"{kind}'s tolerance"] = encoded.info.residual[-1]
         return scores, found
 
@@ -126,5 +128,5 @@ def _telling(examples: Examples) -> int:
     return int(np.argmax(examples.length * (np.abs(share - 0.5) < 0.1)))
 
 
-def _probability(scores: Mapping | jax.Array) -> np.ndarray | None:
+def _probability(scores: jax.Array) -> np.ndarray | None:
     return np.asarray(jax.nn.sigmoid(scores)) if jnp.ndim(scores) == 1 else None

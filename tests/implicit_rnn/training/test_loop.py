@@ -1,0 +1,204 @@
+"""Training: the same whether interrupted or not, and visible when it goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from implicit_rnn.training import folder as folders
+from implicit_rnn.training import loop
+from implicit_rnn.training.config import dump
+from tests.implicit_rnn.training.problems import CONTENT, config, without_times
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def rows(folder: Path) -> list[dict]:
+    return without_times(folders.Records(folder / "metrics.jsonl").read())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    loop.run(config(), folder, console=quiet())
+    return folder
+
+
+def test_a_run_folder_tells_the_whole_story(uninterrupted: Path):
+    result = json.loads((uninterrupted / "result.json").read_text())
+    assert result["versions"]["jax"] == jax.__version__
+    assert result["config"]["training"]["updates"] == 24
+    assert result["parameters"] == sum(
+        leaf.size for leaf in jax.tree.leaves(jax.eval_shape(loop.trainer(config()).init).params)
+    )
+    assert 0 <= result["test"]["error"] <= 1
+    assert result["converged"] > 0.9
+    found = rows(uninterrupted)
+    assert [row["update"] for row in found if "loss" in row] == [5, 10, 15, 20, 24]
+    assert [row["update"] for row in found if "valid_loss" in row] == [8, 16, 24]
+    assert {"forward_steps", "backward_steps", "converged", "skipped"} <= set(found[0])
+    assert (uninterrupted / "config.toml").read_text() == dump(config().table())
+
+
+def test_training_learns(uninterrupted: Path):
+    losses = [row["loss"] for row in rows(uninterrupted) if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_killed_at_any_moment_goes_on_as_if_it_had_not_been(
+    uninterrupted: Path, tmp_path: Path
+):
+    """A child process is killed by SIGKILL in the middle, twice, and resumed."""
+    content = tmp_path / "small.toml"
+    content.write_text(dump(CONTENT))
+    command = [sys.executable, "-m", "implicit_rnn.cli", "train", str(content), "--no-figures"]
+    command += ["--output", str(tmp_path / "run"), "--resume"]
+    # The second kill may come while a checkpoint is being written.
+    for seal in ("000008.json", "000016.json"):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 240
+        while not (tmp_path / "run" / "checkpoints" / seal).exists():
+            assert child.poll() is None, child.stderr.read().decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stderr.close()
+    assert not (tmp_path / "run" / "result.json").exists()
+    loop.run(config(), tmp_path / "run", resume=True, console=quiet())
+    assert rows(tmp_path / "run") == rows(uninterrupted)
+    mine, other = (
+        json.loads((folder / "result.json").read_text())
+        for folder in (tmp_path / "run", uninterrupted)
+    )
+    assert mine["test"] == other["test"]
+    assert mine["valid"] == other["valid"]
+
+
+def test_a_damaged_last_checkpoint_costs_some_updates_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    folder, small = tmp_path / "run", config("training.updates=16", "model.encoder=gru")
+    loop.run(small, folder, console=quiet())
+    before = rows(folder)
+    victim = max(
+        (p for p in (folder / "checkpoints" / "000016").rglob("*") if p.is_file()),
+        key=lambda p: p.stat().st_size,
+    )
+    victim.write_bytes(victim.read_bytes()[:-1])
+    loop.run(small, folder, resume=True)
+    assert "falling back to 000008" in capsys.readouterr().out
+    assert rows(folder) == before
+
+
+def test_two_runs_into_one_folder_refuse_each_other(tmp_path: Path):
+    with (
+        folders.locked(tmp_path / "run"),
+        pytest.raises(folders.FolderError, match=f"in use by another run.*{os.getpid()}"),
+    ):
+        loop.run(config(), tmp_path / "run", console=quiet())
+
+
+def test_a_folder_with_a_run_is_not_overwritten(uninterrupted: Path):
+    with pytest.raises(folders.FolderError, match="add --resume"):
+        loop.run(config(), uninterrupted, console=quiet())
+    with pytest.raises(folders.FolderError, match=r"another configuration.*hidden = 4"):
+        loop.run(config("model.hidden=4"), uninterrupted, resume=True, console=quiet())
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted():
+    parts = loop.trainer(config("model.encoder=gru"))
+    state = parts.init()
+    before = jax.tree.map(np.asarray, state.params)
+    source = parts.task.splits["train"]
+    batch = source.batch(source.plan(8, 1, np.random.default_rng(0))[0])
+    poisoned = batch._replace(inputs=np.full_like(batch.inputs, np.nan))
+    state = parts.step(state, poisoned)
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert int(state.optimiser.total_notfinite) == 1
+    state = parts.step(state, batch)
+    assert int(state.optimiser.total_notfinite) == 1
+    assert any(
+        np.any(a != b)
+        for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
+    )
+
+
+def test_a_run_that_cannot_go_on_stops_with_a_diagnosis(tmp_path: Path, monkeypatch):
+    content = copy.deepcopy(CONTENT)
+    content["model"] |= {"encoder": "gru"}
+    content["training"] |= {"most_skipped": 5}
+    made = loop.trainer
+
+    def poisoned(config):
+        parts = made(config)
+        source = parts.task.splits["train"]
+
+        def batch(entry):
+            found = source.batch(entry)
+            return found._replace(inputs=np.full_like(found.inputs, np.inf))
+
+        splits = parts.task.splits | {"train": source._replace(batch=batch)}
+        return parts._replace(task=parts.task._replace(splits=splits))
+
+    monkeypatch.setattr(loop, "trainer", poisoned)
+    with pytest.raises(loop.TrainingError, match="5 updates in a row were not finite") as error:
+        loop.run(config(content=content), tmp_path / "run", console=quiet())
+    assert "inputs is not finite: look at the data" in str(error.value)
+    assert "checkpoints" in str(error.value)
+    assert (tmp_path / "run" / "checkpoints" / "000005.json").exists()
+
+
+def test_the_step_keeps_no_second_copy_of_the_state():
+    parts = loop.trainer(config("model.encoder=gru"))
+    state = parts.init()
+    source = parts.task.splits["train"]
+    batch = source.batch(source.plan(8, 1, np.random.default_rng(0))[0])
+    memory = parts.step.lower(state, batch).compile().memory_analysis()
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert memory.alias_size_in_bytes >= 0.9 * size
+    assert "callback" not in str(jax.make_jaxpr(parts.step)(state, batch))
+
+
+def test_the_mean_of_parameters_is_what_is_evaluated():
+    parts = loop.trainer(config("model.encoder=gru", "optimiser.ema=0.5"))
+    state = parts.init()
+    other = state._replace(params=jax.tree.map(jnp.zeros_like, state.params))
+    valid = parts.task.splits["valid"]
+    assert parts.evaluate(state, valid) == parts.evaluate(other, valid)
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path, capsys: pytest.CaptureFixture):
+    small = config(
+        "model.encoder=gru", "optimiser.rate=1e-12", "training.patience=1",
+        "optimiser.ema=0.0",
+    )  # fmt: skip
+    loop.run(small, tmp_path / "run")
+    assert "stopped early" in capsys.readouterr().out
+    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [8, 16]
+
+
+def test_every_example_is_evaluated_once_whatever_the_batch():
+    found = [
+        loop.trainer(config("model.encoder=gru", f"training.evaluate_batch={size}"))
+        for size in (16, 5)
+    ]
+    values = [parts.evaluate(parts.init(), parts.task.splits["test"]) for parts in found]
+    np.testing.assert_allclose(values[0]["loss"], values[1]["loss"], rtol=1e-5)
+    assert values[0]["error"] == pytest.approx(values[1]["error"])

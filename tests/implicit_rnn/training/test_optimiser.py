@@ -1,0 +1,54 @@
+"""Optimisers by name do what optax does; schedules start and end where they are told to."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from implicit_rnn.training.optimiser import (
+    OPTIMISERS,
+    OptimiserSettings,
+    optimiser,
+    schedule,
+)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_every_optimiser_descends(name):
+    settings = OptimiserSettings(name=name, rate=0.1, schedule="constant")
+    made, params = optimiser(settings, 100), jnp.array([1.0, -2.0])
+    state = made.init(params)
+    for _ in range(30):
+        changes, state = made.update(2 * params, state, params)
+        params = optax.apply_updates(params, changes)
+    assert float(jnp.sum(params**2)) < 1
+
+
+def test_sgd_is_the_plain_formula_and_momentum_accumulates():
+    gradient = jnp.array([1.0, 2.0])
+    plain = optimiser(OptimiserSettings("sgd", rate=0.5, schedule="constant"), 10)
+    np.testing.assert_allclose(plain.update(gradient, plain.init(gradient))[0], -0.5 * gradient)
+    heavy = optimiser(OptimiserSettings("momentum", 0.5, "constant", momentum=0.9), 10)
+    _, state = heavy.update(gradient, heavy.init(gradient))
+    np.testing.assert_allclose(heavy.update(gradient, state)[0], -0.5 * 1.9 * gradient)
+
+
+@pytest.mark.parametrize(
+    ("kind", "middle", "end"),
+    [("constant", 1.0, 1.0), ("cosine", 0.505, 0.01), ("linear", 0.505, 0.01),
+     ("exponential", 0.1, 0.01)],
+)  # fmt: skip
+def test_schedules_go_where_they_are_told(kind, middle, end):
+    rate = schedule(OptimiserSettings(rate=1.0, schedule=kind, final=0.01, warmup=10), 110)
+    np.testing.assert_allclose([rate(0), rate(5), rate(10)], [0, 0.5, 1], atol=1e-6)
+    np.testing.assert_allclose([rate(60), rate(110)], [middle, end], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rate": 0.0}, {"ema": 1.0}, {"clip": -1.0}, {"schedule": "exponential"}]
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        OptimiserSettings(**wrong)
