@@ -44,7 +44,9 @@ class Sweeps:
 
     Attributes:
       rtol: tolerance.
-      steps: take so many sweeps instead (a truncated banded Neumann series).
+      steps: take so many sweeps instead (a truncated banded Neumann series). Then the residual
+        that is reported, and by which a series that grows is told, is the one before the last
+        sweep: it costs no product of its own.
       max_steps: limit, if not truncated.
       on_failure: what an example whose solve fails gets: its best iterate, zero, or NaN.
     """
@@ -224,12 +226,15 @@ def _solve(
     rtol = epsilon(rhs) ** (2 / 3) if settings.rtol is None else settings.rtol
     if settings.steps is not None:
         w = m(target)
-        for _ in range(settings.steps - 1):
-            w = w + m(target - a(w))
-        # Costs nothing where nobody looks at it.
-        residual = space.norm(target - a(w)) / jnp.where(size > 0, size, 1)
+        left = target - a(w)
+        for number in range(1, settings.steps):
+            w = w + m(left)
+            if number < settings.steps - 1:
+                left = target - a(w)
+        residual = space.norm(left) / jnp.where(size > 0, size, 1)
         steps = jnp.full(size.shape, settings.steps, jnp.int32)
-        info = Info(steps, residual, truncated_status(steps, residual, rtol), steps - 1)
+        status = truncated_status(jnp.zeros_like(steps), residual, rtol)
+        info = Info(steps, residual, status, max(settings.steps - 1, 1))
         return space.unravel(unit * w), info
     problem = LinearProblem(lambda y: a(m(y)), m, target, size, space.geometry)
     stop = iterate.Stop(rtol, 0.0, settings.max_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ class LanguageModel(NamedTuple):
     Attributes:
       init, loss, bounds, solves: as for every `Model`; a batch has `tokens` `[batch, time + 1]`, of
         which all but the last are inputs and all but the first are what is to be said; sums are
-        `loss` (nats), `error` (tokens that are not the likeliest) and `count` (tokens). With
-        `carry=` the states start there, no gradient passes, and `Outcome.carry` is where they
+        `loss` (nats), `bits`, `error` (tokens that are not the likeliest) and `count` (tokens).
+        With `carry=` the states start there, no gradient passes, and `Outcome.carry` is where they
         ended; without, streams begin afresh.
       carry: `(params, batch size) -> carry` of streams that begin.
       scores: `(params, tokens [batch, time], *, carry=None, key=None) -> (scores [batch, time,
@@ -177,7 +178,7 @@ def language_model(
         states = begun(params, carry, tokens.shape[1])
         found, last = forward(params, tokens[:-1], states, key)
         mean, sums = label_sums(found, tokens[1:], jnp.ones(tokens[1:].shape, bool))
-        return mean, Outcome(sums, carry=last)
+        return mean, Outcome(sums | {"bits": sums["loss"] / math.log(2)}, carry=last)
 
     def advance(params: Params, states: State, token: jax.Array) -> tuple[jax.Array, State]:
         """Scores of what follows one token, and the new states."""

@@ -39,8 +39,8 @@ def tagger(
 
 
 def language_model(
-    task: Task, *, cell: str = "lstm", hidden: int = 128, depth: int = 1,
-    embedding_size: int | None = None, tied: bool = False, word_dropout: float = 0.0,
+    task: Task, *, cell: str = "lstm", hidden: int = 128, layers: int = 1,
+    embedding_size: int | None = None, tied: bool = False, dropout: float = 0.0,
     truncate: int | None = None,
 ) -> models.LanguageModel:  # fmt: skip
     """The next token of a stream.
@@ -48,15 +48,15 @@ def language_model(
     Args:
       cell: a causal cell by name.
       hidden: its width.
-      depth: how many layers of it.
+      layers: how many of it.
       embedding_size, tied, truncate: as for `models.language_model`.
-      word_dropout: between layers, and before the read-out.
+      dropout: between layers, and before the read-out.
     """
     if cell not in CELLS:
         raise ValueError(f"unknown cell {cell!r}; choose from {sorted(CELLS)}")
     return models.language_model(
-        [CELLS[cell](hidden)] * depth, task.sizes["vocabulary"], embedding_size=embedding_size,
-        tied=tied, dropout=word_dropout, truncate=truncate,
+        [CELLS[cell](hidden)] * layers, task.sizes["vocabulary"], embedding_size=embedding_size,
+        tied=tied, dropout=dropout, truncate=truncate,
     )  # fmt: skip
 
 

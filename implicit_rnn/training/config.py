@@ -185,7 +185,7 @@ def _checked(content: Table, where: str) -> Config:
     task, model = dict(content["task"]), dict(content["model"])
     _known(task["name"], TASKS, f"{where}: task.name")
     _known(model["name"], MODELS, f"{where}: model.name")
-    takes: list[Callable] = [MODELS[model["name"]], encoder, *_cell(model, f"{where}: model")]
+    takes = _takes(model, f"{where}: model")
 
     def settings(name: str, kind: Callable, leave: tuple[str, ...] = ()) -> Any:
         options = check_options(content.get(name, {}), [kind], f"{where}: {name}", leave)
@@ -209,14 +209,17 @@ def _named(table: Table, takes: list[Callable], where: str, leave: tuple = ()) -
     return {"name": name} | check_options(table, takes, where, ("name", "options", *leave))
 
 
-def _cell(model: Table, where: str) -> list[Callable]:
-    """The cell that an encoder's name stands for: its options belong to the model's table."""
-    if "encoder" not in model:
-        return []
+def _takes(model: Table, where: str) -> list[Callable]:
+    """What the model's table configures: the model, and its encoder with its cell."""
+    made = MODELS[model["name"]]
+    parameters = inspect.signature(made).parameters
+    if "encoder" not in parameters:
+        return [made]
     try:
-        return [cell_kind(model["encoder"])[0]]
+        cell, _ = cell_kind(model.get("encoder", parameters["encoder"].default))
     except ValueError as error:
         raise ConfigError(f"{where}.encoder: {error}") from None
+    return [made, encoder, cell]
 
 
 def _merge(into: Table, other: Mapping[str, Any]) -> None:

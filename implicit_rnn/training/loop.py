@@ -170,9 +170,24 @@ def run(
       name: shown beside the progress bar.
       console: where to print.
     """
-    console = console or Console()
+    return run_trainer(
+        trainer(config), config, folder, resume=resume, command=command, name=name, console=console
+    )
+
+
+def run_trainer(
+    parts: Trainer,
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    name: str = "",
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """`run` for a trainer that is there already (`trainer_of`)."""
+    console = console or Console(highlight=False)
     with folders.locked(folder):
-        result = folder / "result.json"
         if not resume and (folder / "metrics.jsonl").exists():
             raise folders.FolderError(
                 f"{folder} holds a run already: add --resume to go on with it, "
@@ -180,7 +195,7 @@ def run(
             )
         _same_config(config, folder)
         with Display(name, config.training.updates, console) as display:
-            return _train(config, folder, result, command, display)
+            return _train(parts, config, folder, command, display)
 
 
 def restore(config: Config, folder: Path) -> tuple[Trainer, State, dict[str, Any]]:
@@ -197,10 +212,9 @@ def restore(config: Config, folder: Path) -> tuple[Trainer, State, dict[str, Any
 
 
 def _train(
-    config: Config, folder: Path, result: Path, command: str, display: Display
+    parts: Trainer, config: Config, folder: Path, command: str, display: Display
 ) -> dict[str, Any]:
     settings, began = config.training, time.perf_counter()
-    parts = trainer(config)
     source, metric = parts.task.splits["train"], parts.task.metric
     checkpoints = Checkpoints(folder / "checkpoints", settings.keep)
     records = folders.Records(folder / "metrics.jsonl")
@@ -274,9 +288,8 @@ def _train(
         raise TrainingError(
             f"{stopped}\nthe last good state is in {checkpoints.folder} ({update:06d})"
         )
-    return _finish(
-        config, parts, checkpoints, records, state, result, command, before + _past(began)
-    )
+    seconds = before + _past(began)
+    return _finish(config, parts, checkpoints, records, state, folder, command, seconds)
 
 
 class _Progress(NamedTuple):
@@ -295,7 +308,7 @@ def _finish(
     checkpoints: Checkpoints,
     records: folders.Records,
     state: State,
-    result: Path,
+    folder: Path,
     command: str,
     seconds: float,
 ) -> dict[str, Any]:
@@ -320,7 +333,7 @@ def _finish(
             ends = (rows[:tenth], rows[-tenth:])
             content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
         content["converged"] = sum(row["converged"] for row in rows) / len(rows)
-    folders.write_json(result, content)
+    folders.write_json(folder / "result.json", content)
     return content
 
 
