@@ -162,7 +162,7 @@ def dump(table: Mapping[str, Any]) -> str:
 
     def write(part: Mapping[str, Any], path: tuple[str, ...]) -> None:
         plain = {k: v for k, v in part.items() if not isinstance(v, Mapping) and v is not None}
-        if path and plain:
+        if path and (plain or not part):
             lines.append(f"[{'.'.join(path)}]")
         lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
         if plain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -10,10 +11,19 @@ import pytest
 
 import solvers
 from implicit_rnn import demo
+from implicit_rnn.cells import CELLS
 from implicit_rnn.cli import main
+from implicit_rnn.tasks import TASKS
+from implicit_rnn.training.build import MODELS
+from implicit_rnn.training.config import dump
+from tests.implicit_rnn.training.problems import CONTENT
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"]]
+    + [[command, "--help"] for command in ("demo", "train", "evaluate", "plot", "list", "data")],
+)
 def test_help_and_version_succeed(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -30,6 +40,7 @@ def test_help_and_version_succeed(arguments: list[str], capsys: pytest.CaptureFi
         (["demo", "--time", "long"], "--time: 'long' is not an integer"),
         (["demo", "--seed", "-1"], "--seed: must be at least 0, got -1"),
         (["demo", "--colour"], "unrecognized arguments: --colour"),
+        (["data", "burn"], "invalid choice: 'burn'"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -39,6 +50,70 @@ def test_a_wrong_argument_is_named(
         main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.toml"], "no such file: none.toml"),
+        (["train", "configs/biased_walk.toml", "--set", "trainig.updates=3"], "'training'"),
+        (["train", "configs/biased_walk.toml", "--profile", "fast"], "choose from paper, quick"),
+        (["train", "configs/biased_walk.toml", "--only", "x*"], "no run fits ['x*']"),
+        (["evaluate", "nowhere"], "nowhere is no run folder"),
+        (["plot", "nowhere"], "nowhere is no run folder"),
+        (["data", "verify", "marbles"], "unknown data set 'marbles'"),
+    ],
+)
+def test_bad_input_is_an_error_in_words(
+    arguments: list[str],
+    message: str,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(root)
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_list_names_everything_that_a_configuration_may_choose(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(root)
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    names = [*TASKS, *CELLS, *MODELS, *(path.name for path in (root / "configs").glob("*.toml"))]
+    assert all(name in printed for name in names)
+
+
+def test_an_experiment_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two runs, a table beside the paper's numbers, figures, and nothing left unnamed."""
+    content = copy.deepcopy(CONTENT)
+    content["training"] |= {"updates": 8}
+    content["variants"] = {"igru": {}, "gru": {"model": {"encoder": "gru"}}}
+    config, output = tmp_path / "small.toml", tmp_path / "out"
+    paper = '[[paper]]\nvariant = "igru"\n"task.bias" = 2.0\nerror = 0.1234\n'
+    config.write_text(dump(content) + paper)
+    assert main(["train", str(config), "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert "paper's error" in printed
+    assert "0.1234" in printed
+    for path in output.rglob("*"):
+        if path.is_file() and "checkpoints" not in path.parts and path.name != "lock":
+            assert path.name in printed
+    figures = {path.name for path in (output / "plots").iterdir()}
+    assert figures == {
+        "learning_updates.png", "learning_seconds.png", "igru_residuals.png", "igru_switch.png",
+    }  # fmt: skip
+    rows = json.loads((output / "table.json").read_text())["rows"]
+    assert [row["variant"] for row in rows] == ["igru", "gru"]
+
+    assert main(["evaluate", str(output)]) == 0
+    assert f"{rows[0]['test error']:.4f}" in capsys.readouterr().out
+    assert main(["train", str(config), "--output", str(output)]) == 1
+    assert "--resume" in capsys.readouterr().err
+    assert main(["train", str(config), "--output", str(output), "--resume", "--no-figures"]) == 0
+    assert "is finished" in capsys.readouterr().out
 
 
 def test_an_output_that_cannot_be_made_is_an_error_not_a_traceback(
