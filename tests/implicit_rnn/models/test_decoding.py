@@ -42,7 +42,7 @@ def words(decoded):
     """Sequences as the enumeration has them: with the end, where there is one."""
     return [
         tuple(int(t) for t in tokens[: min(int(n) + 1, LONGEST)])
-        for tokens, n in zip(decoded.tokens, decoded.length, strict=True)
+        for tokens, n in zip(*map(np.asarray, decoded[:2]), strict=True)
     ]
 
 
@@ -78,7 +78,8 @@ def by_hand(width, penalty):
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_a_narrow_beam_drops_what_a_beam_search_drops(width):
     states = jnp.zeros(2)
-    found = jax.vmap(lambda state: beam(step, state, END, END, LONGEST, width))(states)
+    search = jax.jit(jax.vmap(lambda state: beam(step, state, END, END, LONGEST, width)))
+    found = jax.tree.map(np.asarray, search(states))
     for one in zip(*found, strict=True):
         assert words(Decoded(*one)) == by_hand(width, 0.6)
 
@@ -111,7 +112,8 @@ def test_draws_follow_the_model_and_say_how_likely_they_were():
 
 def test_temperature_sharpens():
     keys = jax.random.split(jax.random.key(0), 2000)
-    first = jax.vmap(lambda key: sample(step, 0.0, END, END, 1, key, 0.5))(keys).tokens[:, 0]
+    draw = jax.jit(jax.vmap(lambda key: sample(step, 0.0, END, END, 1, key, 0.5)))
+    first = draw(keys).tokens[:, 0]
     powers = np.asarray(TABLE[END]) ** 2
     shares = np.bincount(first, minlength=3) / len(keys)
     np.testing.assert_allclose(shares, powers / powers.sum(), atol=0.04)

@@ -13,12 +13,13 @@ from implicit_rnn.models import TokenBatch, greedy, language_model
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
     assert_learns,
+    begin,
     log_softmax,
     lstm_by_hand,
 )
 
 BATCH, TIME, WIDTH, VOCABULARY = 3, 5, 4, 6
-TOKENS = jax.random.randint(jax.random.key(1), (BATCH, TIME + 1), 0, VOCABULARY)
+TOKENS = np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, TIME + 1), np.int32)
 KINDS = {
     "one-hot": {},
     "embedded": {"embedding_size": 3},
@@ -33,8 +34,8 @@ def model_of(kind="one-hot", layers=2, **settings):
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_by_hand(kind):
     model = model_of(kind)
-    params = model.init(jax.random.key(0))
-    loss, outcome = model.loss(params, TokenBatch(TOKENS))
+    params = begin(model)
+    loss, outcome = jax.jit(model.loss)(params, TokenBatch(TOKENS))
     embedding = params.get("embedding", np.eye(VOCABULARY))
     weights = embedding.T if kind == "tied" else params["read"]["weights"]
     total = errors = 0
@@ -53,12 +54,13 @@ def test_loss_by_hand(kind):
 
 def test_windows_that_carry_their_states_are_one_stream():
     model = model_of()
-    params = model.init(jax.random.key(0))
-    whole, end = model.loss(params, TokenBatch(TOKENS))
+    params = begin(model)
+    run = jax.jit(model.loss)
+    whole, end = run(params, TokenBatch(TOKENS))
     carry, total = model.carry(params, BATCH), 0.0
     for first, last in ((0, 2), (2, 5)):
         window = TokenBatch(TOKENS[:, first : last + 1])
-        _, outcome = model.loss(params, window, carry=carry)
+        _, outcome = run(params, window, carry=carry)
         carry, total = outcome.carry, total + outcome.sums["loss"]
     np.testing.assert_allclose(total, whole * BATCH * TIME, rtol=1e-5)
     chex.assert_trees_all_close(carry, end.carry, atol=1e-6)
@@ -66,8 +68,9 @@ def test_windows_that_carry_their_states_are_one_stream():
 
 def test_no_gradient_reaches_what_is_carried():
     model = model_of(layers=1)
-    params = model.init(jax.random.key(0))
+    params = begin(model)
 
+    @jax.jit
     def loss(carry):
         return model.loss(params, TokenBatch(TOKENS), carry=carry)[0]
 
@@ -79,7 +82,7 @@ def test_no_gradient_reaches_what_is_carried():
 
 def test_truncation_is_a_carry_inside_the_window():
     model, cut = model_of(), model_of(truncate=2)
-    params = model.init(jax.random.key(0))
+    params = begin(model)
 
     def in_windows(params):
         carry, total = None, 0.0
@@ -98,53 +101,61 @@ def test_truncation_is_a_carry_inside_the_window():
 def test_any_causal_cell_runs_a_whole_batch_at_once(name):
     cell = cells.CELLS[name](WIDTH)
     model = language_model([cell], VOCABULARY)
-    params = model.init(jax.random.key(0))
+    params = begin(model)
     found, _ = jax.jit(model.scores)(params, TOKENS)
-    inputs = jax.nn.one_hot(TOKENS, VOCABULARY)
-    outputs = jax.vmap(lambda xs: unroll(cell, params["layers"][0], xs)[0])(inputs)
-    expected = outputs @ params["read"]["weights"] + params["read"]["bias"]
+    inputs = np.eye(VOCABULARY, dtype=np.float32)[TOKENS]
+    run = jax.jit(jax.vmap(lambda xs: unroll(cell, params["layers"][0], xs)[0]))
+    expected = np.asarray(run(inputs)) @ params["read"]["weights"] + params["read"]["bias"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_gradient_is_that_of_finite_differences():
     model = model_of("tied")
     with jax.enable_x64(True):
-        params = model.init(jax.random.key(0))
+        params = begin(model)
         assert_gradient(lambda params: model.loss(params, TokenBatch(TOKENS))[0], params)
 
 
 def test_a_few_updates_lower_the_loss():
     model = model_of(layers=1)
-    assert_learns(model, model.init(jax.random.key(0)), TokenBatch(TOKENS))
+    assert_learns(model, TokenBatch(TOKENS))
 
 
 def test_dropout_only_with_a_key():
     model = model_of(dropout=0.5)
-    params = model.init(jax.random.key(0))
+    params = begin(model)
     batch = TokenBatch(TOKENS)
-    plain = model_of().loss(params, batch)[0]
-    np.testing.assert_array_equal(model.loss(params, batch)[0], plain)
-    assert model.loss(params, batch, key=jax.random.key(1))[0] != plain
+    plain = jax.jit(model_of().loss)(params, batch)[0]
+    run = jax.jit(model.loss)
+    np.testing.assert_array_equal(run(params, batch)[0], plain)
+    assert run(params, batch, key=jax.random.key(1))[0] != plain
 
 
 def test_samples_are_as_likely_as_the_loss_says():
     model = model_of("embedded")
-    params = model.init(jax.random.key(0))
+    params = begin(model)
     prompt, count = TOKENS[0, :3], 4
     sample = jax.jit(model.sample, static_argnums=3)
     cold = sample(params, jax.random.key(0), prompt, count, 0.0)
-    np.testing.assert_array_equal(model.sample(params, None, prompt, count, 0), cold)
-    text = jnp.concatenate([prompt, cold])
-    scores, _ = model.scores(params, text[None, :-1])
+    np.testing.assert_array_equal(
+        jax.jit(lambda p: model.sample(params, None, p, count, 0))(prompt), cold
+    )
+    text = np.concatenate([prompt, cold])
+    score = jax.jit(model.scores)
+    scores, _ = score(params, text[None, :-1])
     np.testing.assert_array_equal(np.argmax(scores[0, 2:], axis=-1), cold)
 
-    states = model.start(params)
-    for token in prompt[:-1]:
-        _, states = model.step(params, states, token)
-    found = greedy(lambda s, t: model.step(params, s, t), states, prompt[-1], -1, count)
+    @jax.jit
+    def by_steps(params, prompt):
+        states = model.start(params)
+        for token in prompt[:-1]:
+            _, states = model.step(params, states, token)
+        return greedy(lambda s, t: model.step(params, s, t), states, prompt[-1], -1, count)
+
+    found = by_steps(params, prompt)
     np.testing.assert_array_equal(found.tokens, cold)
-    part = model.scores(params, prompt[None, :-1])[1]
-    _, outcome = model.loss(params, TokenBatch(text[None, 2:]), carry=part)
+    part = score(params, prompt[None, :-1])[1]
+    _, outcome = jax.jit(model.loss)(params, TokenBatch(text[None, 2:]), carry=part)
     np.testing.assert_allclose(-found.score, outcome.sums["loss"], rtol=1e-5)
 
     warm = sample(params, jax.random.key(0), prompt, count, 5.0)
@@ -165,7 +176,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="truncate must be at least 1"):
         model_of(truncate=0)
     model = model_of(layers=1)
-    params = model.init(jax.random.key(0))
+    params = begin(model)
     with pytest.raises(ValueError, match="one or more tokens"):
         model.sample(params, jax.random.key(0), jnp.zeros(0, int), 3)
     with pytest.raises(ValueError, match="pass a key"):

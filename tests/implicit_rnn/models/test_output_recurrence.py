@@ -15,6 +15,7 @@ from implicit_rnn.models import output_recurrence
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
     assert_learns,
+    begin,
     log_softmax,
     lstm_by_hand,
     spoilt,
@@ -51,8 +52,8 @@ def nats_by_hand(params, x, labels):
 
 def test_teacher_forcing_by_hand():
     model = model_of()
-    params, batch = model.init(jax.random.key(0)), example()
-    loss, outcome = model.loss(params, batch)
+    params, batch = begin(model), example()
+    loss, outcome = jax.jit(model.loss)(params, batch)
     total = sum(
         nats_by_hand(params, x[:n], labels[:n])
         for x, labels, n in zip(*map(np.asarray, batch), strict=True)
@@ -65,7 +66,7 @@ def test_teacher_forcing_by_hand():
 @pytest.mark.parametrize("sampling", [0.0, 0.5])
 def test_padding_changes_nothing(sampling):
     model = model_of(sampling)
-    params, batch = model.init(jax.random.key(0)), example()
+    params, batch = begin(model), example()
     dirty = Batch(
         spoilt(batch.inputs, batch.length, np.nan),
         spoilt(batch.labels, batch.length, 10**6),
@@ -77,12 +78,13 @@ def test_padding_changes_nothing(sampling):
 
 def test_a_schedule_runs_from_teacher_forcing_to_its_own_samples():
     model = model_of(1.0)
-    params, batch = model.init(jax.random.key(0)), example()
+    params, batch = begin(model), example()
     run = jax.jit(lambda chance, key: model.loss(params, batch, key=key, sampling=chance)[0])
-    forced = model.loss(params, batch)[0]  # without a key nothing is drawn
+    own = jax.jit(model.loss)
+    forced = own(params, batch)[0]  # without a key nothing is drawn
     key = jax.random.key(3)
     np.testing.assert_allclose(run(0.0, key), forced, rtol=1e-6)
-    np.testing.assert_allclose(run(1.0, key), model.loss(params, batch, key=key)[0], rtol=1e-6)
+    np.testing.assert_allclose(run(1.0, key), own(params, batch, key=key)[0], rtol=1e-6)
     assert run(1.0, key) != forced
     assert run(1.0, key) != run(1.0, jax.random.key(4))
 
@@ -90,8 +92,9 @@ def test_a_schedule_runs_from_teacher_forcing_to_its_own_samples():
 def test_steps_after_a_sample_are_given_the_sample():
     """With the model's own samples alone, the right labels are not an input at all."""
     model = model_of(1.0)
-    params, batch = model.init(jax.random.key(0)), example()
+    params, batch = begin(model), example()
 
+    @jax.jit
     def last_step(labels):
         length = jnp.full(4, TIME)
         before = model.loss(params, Batch(batch.inputs, labels, length - 1), key=jax.random.key(3))
@@ -106,29 +109,30 @@ def test_steps_after_a_sample_are_given_the_sample():
 def test_gradient_is_that_of_finite_differences(sampling):
     model = model_of(sampling)
     with jax.enable_x64(True):
-        params, batch = model.init(jax.random.key(0)), example()
+        params, batch = begin(model), example()
         key = jax.random.key(3)
         assert_gradient(lambda params: model.loss(params, batch, key=key)[0], params)
 
 
 def test_a_few_updates_lower_the_loss():
     model = model_of()
-    assert_learns(model, model.init(jax.random.key(0)), example(), rate=0.1)
+    assert_learns(model, example(), rate=0.1)
 
 
 @pytest.mark.parametrize("key", [None, 5])
 def test_generated_labels_are_as_likely_as_the_loss_says(key):
     model = model_of()
-    params, batch = model.init(jax.random.key(0)), example()
+    params, batch = begin(model), example()
     key = None if key is None else jax.random.key(key)
     dirty = spoilt(batch.inputs, batch.length, np.nan)
     labels, chance = jax.jit(model.generate)(params, dirty, batch.length, key=key)
     np.testing.assert_array_equal(spoilt(labels, batch.length, 0), labels)
-    for x, found, n, told in zip(batch.inputs, labels, batch.length, chance, strict=True):
+    rows = map(np.asarray, (batch.inputs, labels, batch.length, chance))
+    for x, found, n, told in zip(*rows, strict=True):
         expected = -nats_by_hand(params, x[:n], found[:n]) if n else 0.0
         np.testing.assert_allclose(told, expected, rtol=1e-5)
     if key is None:  # each is the likeliest given those before it
-        _, outcome = model.loss(params, Batch(batch.inputs, labels, batch.length))
+        _, outcome = jax.jit(model.loss)(params, Batch(batch.inputs, labels, batch.length))
         assert outcome.sums["error"] == 0
 
 

@@ -15,6 +15,7 @@ from implicit_rnn.models import encoder, metrics, tagger
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
     assert_learns,
+    begin,
     log_softmax,
     lstm_by_hand,
     spoilt,
@@ -43,10 +44,10 @@ def example(labels):
 @pytest.mark.parametrize("labels", [2, 3])
 def test_loss_by_hand(labels):
     model = tagger(encoder("lstm", WIDTH), INPUTS, labels)
-    params, batch = model.init(jax.random.key(0)), example(labels)
-    loss, outcome = model.loss(params, batch)
+    params, batch = begin(model), example(labels)
+    loss, outcome = jax.jit(model.loss)(params, batch)
     total = errors = 0
-    for x, right, n in zip(*batch, strict=True):
+    for x, right, n in zip(*map(np.asarray, batch), strict=True):
         outputs, _, _ = lstm_by_hand(params["encoder"][0], np.asarray(x)[:n])
         scores = outputs @ params["read"]["weights"] + params["read"]["bias"]
         if labels == 2:
@@ -63,7 +64,7 @@ def test_loss_by_hand(labels):
 @pytest.mark.parametrize("labels", [2, 3])
 def test_padding_changes_nothing(labels):
     model = tagger(encoder("lstm", WIDTH), INPUTS, labels)
-    params, batch = model.init(jax.random.key(0)), example(labels)
+    params, batch = begin(model), example(labels)
     run = value_and_gradient(model)
     dirty = Batch(
         spoilt(batch.inputs, batch.length, np.nan),
@@ -79,21 +80,21 @@ def test_gradient_through_a_solve():
     }  # fmt: skip
     model = tagger(encoder("igru", WIDTH), INPUTS, 3)
     with jax.enable_x64(True):
-        params, batch = model.init(jax.random.key(0)), example(3)
+        params, batch = begin(model), example(3)
         assert_gradient(lambda params: model.loss(params, batch, solve=settings)[0], params)
 
 
 def test_a_few_updates_lower_the_loss():
     model = tagger(encoder("gru", WIDTH), INPUTS, 3)
-    assert_learns(model, model.init(jax.random.key(0)), example(3), rate=0.1)
+    assert_learns(model, example(3), rate=0.1)
 
 
 def test_dropout_only_with_a_key():
     model = tagger(encoder("gru", WIDTH), INPUTS, 3, dropout=0.5)
-    params, batch = model.init(jax.random.key(0)), example(3)
-    plain = tagger(encoder("gru", WIDTH), INPUTS, 3).loss(params, batch)[0]
-    assert model.loss(params, batch)[0] == plain
-    assert model.loss(params, batch, key=jax.random.key(1))[0] != plain
+    params, batch = begin(model), example(3)
+    plain = jax.jit(tagger(encoder("gru", WIDTH), INPUTS, 3).loss)(params, batch)[0]
+    assert jax.jit(model.loss)(params, batch)[0] == plain
+    assert jax.jit(model.loss)(params, batch, key=jax.random.key(1))[0] != plain
 
 
 def test_bad_arguments_are_named():
