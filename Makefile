@@ -10,14 +10,17 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow lint bench clean
+.PHONY: help install run demo test test-slow lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
 
-run: install ## the demonstration: every method, linear solver and adjoint (options: ARGS="--seed 1")
+run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures (ARGS="--set training.seed=1")
+	$(BIN)/implicit-rnn train configs/biased_walk.toml --profile quick --resume $(ARGS)
+
+demo: install ## one implicit recurrence with every method, linear solver and adjoint
 	$(BIN)/implicit-rnn demo $(ARGS)
 
 test: install lint ## lint, then all tests but the slow ones

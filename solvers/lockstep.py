@@ -22,7 +22,7 @@ from solvers.bands import splitting_inverse
 from solvers.fixed_point.banded import Sweep, banded
 from solvers.fixed_point.base import FixedPointProblem
 from solvers.fixed_point.solve import tolerances
-from solvers.info import Info
+from solvers.info import Info, Status
 from solvers.linear.base import LinearProblem, failed, power_of_two, truncated_status
 from solvers.linear.richardson import richardson
 from solvers.linear.solve import OnFailure, check_policy
@@ -44,9 +44,9 @@ class Sweeps:
 
     Attributes:
       rtol: tolerance.
-      steps: take so many sweeps instead (a truncated banded Neumann series). Then the residual
-        that is reported, and by which a series that grows is told, is the one before the last
-        sweep: it costs no product of its own.
+      steps: take so many sweeps instead (a truncated banded Neumann series). It fails where what is
+        left grows from sweep to sweep. Of three and more the residual that is reported is the one
+        before the last sweep: it costs no product of its own.
       max_steps: limit, if not truncated.
       on_failure: what an example whose solve fails gets: its best iterate, zero, or NaN.
     """
@@ -225,16 +225,20 @@ def _solve(
     size = space.norm(target)
     rtol = epsilon(rhs) ** (2 / 3) if settings.rtol is None else settings.rtol
     if settings.steps is not None:
-        w = m(target)
-        left = target - a(w)
-        for number in range(1, settings.steps):
-            w = w + m(left)
-            if number < settings.steps - 1:
-                left = target - a(w)
-        residual = space.norm(left) / jnp.where(size > 0, size, 1)
+        w, lefts = m(target), [target]
+        for _ in range(settings.steps - 1):
+            lefts.append(target - a(w))
+            w = w + m(lefts[-1])
+        short = settings.steps < 3
+        if short:
+            lefts.append(target - a(w))
+        before, residual = (space.norm(left) / jnp.where(size > 0, size, 1) for left in lefts[-2:])
         steps = jnp.full(size.shape, settings.steps, jnp.int32)
-        status = truncated_status(jnp.zeros_like(steps), residual, rtol)
-        info = Info(steps, residual, status, max(settings.steps - 1, 1))
+        # What is left may exceed what was there at first and still be on its way down.
+        growing = residual / jnp.maximum(before, 1)
+        status = truncated_status(jnp.zeros_like(steps), growing, rtol)
+        status = jnp.where(residual <= rtol, int(Status.CONVERGED), status)
+        info = Info(steps, residual, status, steps if short else steps - 1)
         return space.unravel(unit * w), info
     problem = LinearProblem(lambda y: a(m(y)), m, target, size, space.geometry)
     stop = iterate.Stop(rtol, 0.0, settings.max_steps)

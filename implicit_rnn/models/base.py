@@ -21,11 +21,14 @@ class Outcome(NamedTuple):
         there are; `metrics` divides them.
       info: of the implicit layers' solves, every field `[layers, batch]`; None without any.
       carry: what the next batch of a stateful model starts from; None for others.
+      states: of the layers that are solved, a list: what the next visit of the same examples may
+        start from (`solve={"start": states}`).
     """
 
     sums: dict[str, jax.Array]
     info: Info | None = None
     carry: Any = None
+    states: Any = ()
 
 
 class Model(Protocol):

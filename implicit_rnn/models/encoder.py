@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from implicit_rnn import sequence
 from implicit_rnn.cells import CELLS, Cell
-from implicit_rnn.cells.base import Params
+from implicit_rnn.cells.base import Params, State
 from implicit_rnn.models.base import NO_SETTINGS, inside, layer_probe, stacked
 from solvers import Info
 
@@ -24,11 +24,14 @@ class Encoded(NamedTuple):
         two directions those of the last step each took, side by side; of a solved cell the mean
         over the steps that count. Zero for a sequence of length 0.
       info: of the solves, every field `[layers, batch]`; None without any.
+      states: of the layers that are solved, each leaf `[batch, time, hidden_size]`: what a later
+        solve of the same sequences may start from.
     """
 
     features: jax.Array
     summary: jax.Array
     info: Info | None
+    states: list[State]
 
 
 class Encoder(NamedTuple):
@@ -39,7 +42,8 @@ class Encoder(NamedTuple):
       width: of the features.
       init: `(key, input_size) -> params`.
       apply: `(params, xs [batch, time, features], length [batch], *, key=None, probe=None,
-        solve={}) -> Encoded`. Without a key nothing is dropped.
+        solve={}) -> Encoded`. Without a key nothing is dropped. `solve` are settings of
+        `implicit_batch`; its `start` is a list, one entry a layer that is solved.
       bounds: spectral bounds, a tree like a part of the parameters.
       solves: how many layers are solved.
       causal: whether features depend on the past alone.
@@ -107,19 +111,32 @@ def encoder(
         probe: Info | None = None,
         solve: Mapping[str, Any] = NO_SETTINGS,
     ) -> Encoded:
-        infos = []
+        infos, states = [], []
+        solve = dict(solve)
+        starts = solve.pop("start", None) or [None] * layers
         # Also what a residual adds must be zero past the length.
         xs = jnp.where(inside(length, xs.shape[1])[..., None], xs, 0)
         for number, own in enumerate(params):
             given = xs
             if number:
                 given = drop(xs, dropout, None if key is None else jax.random.fold_in(key, number))
-            features, info = _layer(
-                cell, both, own, given, length, layer_probe(probe, number), solve
-            )
-            infos += [] if info is None else [info]
+            if solved:
+                found, info = sequence.implicit_batch(
+                    cell, own, given, length=length, probe=layer_probe(probe, number),
+                    start=starts[number], **solve,
+                )  # fmt: skip
+                infos.append(info)
+                states.append(found)
+                features = cell.output(found)
+            else:
+                features = jax.vmap(lambda x, n, own=own: unrolled(own, x, n))(given, length)
             xs = xs + features if residual and xs.shape == features.shape else features
-        return Encoded(xs, summary(xs, length), stacked(infos))
+        return Encoded(xs, summary(xs, length), stacked(infos), states)
+
+    def unrolled(params: Params, xs: jax.Array, length: jax.Array) -> jax.Array:
+        if both:
+            return sequence.bidirectional(cell, cell, params, xs, length=length)[0]
+        return sequence.unroll(cell, params, xs, length=length)[0]
 
     def summary(features: jax.Array, length: jax.Array) -> jax.Array:
         count = jnp.maximum(length, 1)[:, None]
@@ -152,26 +169,3 @@ def drop(xs: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
         return xs
     kept = jax.random.bernoulli(key, 1 - rate, xs.shape)
     return jnp.where(kept, xs / (1 - rate), 0)
-
-
-def _layer(
-    cell: Cell,
-    both: bool,
-    params: Params,
-    xs: jax.Array,
-    length: jax.Array,
-    probe: Info | None,
-    solve: Mapping[str, Any],
-) -> tuple[jax.Array, Info | None]:
-    if cell.final_state is not None:
-        states, info = sequence.implicit_batch(
-            cell, params, xs, length=length, probe=probe, **solve
-        )
-        return cell.output(states), info
-
-    def one(x: jax.Array, n: jax.Array) -> jax.Array:
-        if both:
-            return sequence.bidirectional(cell, cell, params, x, length=n)[0]
-        return sequence.unroll(cell, params, x, length=n)[0]
-
-    return jax.vmap(one)(xs, length), None

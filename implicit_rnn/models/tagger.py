@@ -99,6 +99,6 @@ def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0
         if outputs == 1:  # the softmax of scores 0 and s is the sigmoid of s
             found = jnp.stack([jnp.zeros_like(found), found], axis=-1)
         mean, sums = label_sums(found, batch.labels, mask)
-        return mean, Outcome(sums, encoded.info)
+        return mean, Outcome(sums, encoded.info, states=encoded.states)
 
     return Tagger(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder)

@@ -178,7 +178,11 @@ def start_states(
             return shape
         states = _first_sweep(cell, equation)
     elif not isinstance(start, str):
-        states = start
+        # A sequence that has not been visited is marked by NaN: it starts as if nothing were given.
+        usual = shape if cell.at_rest is None else _first_sweep(cell, equation)
+        states = jax.tree.map(
+            lambda given, else_: jnp.where(jnp.isfinite(given), given, else_), start, usual
+        )
     elif start == "zeros":
         return shape
     elif start == "random":

@@ -104,7 +104,8 @@ def implicit_batch(
     Args:
       xs: inputs `[batch, time, input_size]`.
       length: `[batch]`.
-      start: None, `"zeros"`, `"forward"`, `"bidirectional"`, or states, with a batch axis.
+      start: None, `"zeros"`, `"forward"`, `"bidirectional"`, or states, with a batch axis; where
+        they are NaN, as if None were given.
       method: `"auto"` (30 sweeps, then Newton for the examples that need it) or `"banded"` (sweeps
         alone); any other method of `implicit` with `levels` > 1.
       adjoint: `"auto"` (20 sweeps, then BiCGSTAB for the examples that need it) or `Sweeps` (sweeps

@@ -28,12 +28,14 @@ class Source(NamedTuple):
       plan: `(batch size, buckets, rng) -> list`: what the batches of one epoch are, in order. No
         `rng`: every example once, in a fixed order, for an evaluation.
       batch: makes one entry of a plan a record of arrays.
-      tokens: steps in all that count: what a speed is measured in.
+      numbers: which examples an entry of a plan holds, by number; None where there are none.
+      shape: how many examples there are, and the steps of the longest.
     """
 
     plan: Callable[[int, int, np.random.Generator | None], list]
     batch: Callable[[Any], Any]
-    tokens: int
+    numbers: Callable[[Any], np.ndarray] | None = None
+    shape: tuple[int, int] = (0, 0)
 
 
 class Task(NamedTuple):
@@ -69,7 +71,7 @@ def labelled(examples: Examples) -> Source:
         # A place that no example fills is a sequence of length zero: it counts nowhere.
         return found._replace(length=np.where(index < 0, 0, found.length).astype(np.int32))
 
-    return Source(plan, take, int(examples.length.sum()))
+    return Source(plan, take, lambda entry: entry[0], examples.labels.shape)
 
 
 def bucket_sizes(length: np.ndarray, count: int) -> tuple[int, ...]:

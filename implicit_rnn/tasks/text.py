@@ -37,7 +37,7 @@ def streams(tokens: np.ndarray, window: int) -> Source:
         starts, size = entry
         return Window(tokens[starts[:, None] + np.arange(size + 1)])
 
-    return Source(plan, take, len(tokens))
+    return Source(plan, take)
 
 
 def tiny_shakespeare_task(*, window: int = 100, held_out: float = 0.1) -> Task:

@@ -43,6 +43,7 @@ class State(NamedTuple):
       update: how many updates there were; random keys are made from it.
       loss: the latest one.
       totals: sums since the last line of `metrics.jsonl`.
+      memory: states of all training examples, where solves start warm, or None.
     """
 
     params: Any
@@ -52,6 +53,7 @@ class State(NamedTuple):
     update: jax.Array
     loss: jax.Array
     totals: dict[str, jax.Array]
+    memory: Any
 
 
 class Trainer(NamedTuple):
@@ -59,14 +61,15 @@ class Trainer(NamedTuple):
 
     Attributes:
       init: `() -> State`.
-      step: `(state, batch) -> state`, compiled; the state that it is given is used up.
+      step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
+        The numbers of the examples matter only where solves start warm.
       evaluate: `(state, source) -> dict` of metrics.
       task: what is learnt.
       model: what learns it.
     """
 
     init: Callable[[], State]
-    step: Callable[[State, Any], State]
+    step: Callable[..., State]
     evaluate: Callable[[State, Source], dict[str, float]]
     task: Task
     model: Model
@@ -90,23 +93,28 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
         carry = model.carry(params, settings.batch) if model.carry else None
         entry = task.splits["train"].plan(settings.batch, settings.buckets, _rng(settings.seed, 0))
         batch = task.splits["train"].batch(entry[0])
-        sums = jax.eval_shape(lambda p, b: model.loss(p, b)[1].sums, params, batch)
-        names = [*sums, *(_SOLVER_SUMS if model.solves else ())]
+        told = jax.eval_shape(lambda p, b: model.loss(p, b)[1], params, batch)
+        names = [*told.sums, *(_SOLVER_SUMS if model.solves else ())]
         totals = {name: jnp.zeros((), jnp.float32) for name in names}
         return State(
             params, optimise.init(params), jax.tree.map(jnp.array, params) if ema else None, carry,
             jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32), totals,
+            _memory(told.states, task.splits["train"]) if recipe.warm else None,
         )  # fmt: skip
 
-    def step(state: State, batch: Any) -> State:
+    def step(state: State, batch: Any, numbers: jax.Array | None = None) -> State:
         key = jax.random.fold_in(jax.random.key(settings.seed), state.update)
         size = jax.tree.leaves(batch)[0].shape[0]
         probe = solvers.adjoint_probe((model.solves, size)) if model.solves else None
+        solve = recipe.settings(state.loss)
+        if recipe.warm:
+            time = batch.labels.shape[1]
+            solve["start"] = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
 
         def objective(params: Any, probe: Info | None) -> tuple[jax.Array, Outcome]:
             return model.loss(
                 recipe.usable(params, bounds), batch, key=key, probe=probe,
-                solve=recipe.settings(state.loss), carry=state.carry,
+                solve=solve, carry=state.carry,
             )  # fmt: skip
 
         (loss, outcome), (gradient, seen) = jax.value_and_grad(objective, (0, 1), has_aux=True)(
@@ -128,7 +136,11 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
         good = {name: jnp.where(finite, value, 0) for name, value in outcome.sums.items()}
         totals = _add(state.totals, good | _solver_sums(outcome.info, seen, batch))
         loss = jnp.where(finite, loss, state.loss).astype(jnp.float32)
-        return State(params, inner, average, carry, state.update + 1, loss, totals)
+        memory = jax.tree.map(
+            lambda leaf, new: leaf.at[numbers, : new.shape[1]].set(new),
+            state.memory, outcome.states if recipe.warm else None,
+        )  # fmt: skip
+        return State(params, inner, average, carry, state.update + 1, loss, totals, memory)
 
     @jax.jit
     def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
@@ -246,7 +258,8 @@ def _train(
                 state = state._replace(carry=parts.model.carry(state.params, settings.batch))
             batch = source.batch(plan[index])
             tokens += _tokens(batch)
-            state = parts.step(state, batch)
+            numbers = source.numbers(plan[index]) if state.memory and source.numbers else None
+            state = parts.step(state, batch, numbers)
             update, index = update + 1, index + 1
             if update % settings.log_every == 0 or update == settings.updates:
                 totals = {key: float(value) for key, value in state.totals.items()}
@@ -290,6 +303,15 @@ def _train(
         )
     seconds = before + _past(began)
     return _finish(config, parts, checkpoints, records, state, folder, command, seconds)
+
+
+def _memory(states: Any, source: Source) -> Any:
+    """Room for the states of every training example; NaN: not visited yet."""
+    if not states or source.numbers is None:
+        raise TrainingError("solver.warm needs a task of separate examples, and solved layers")
+    return jax.tree.map(
+        lambda leaf: jnp.full((*source.shape, *leaf.shape[2:]), jnp.nan, leaf.dtype), states
+    )
 
 
 class _Progress(NamedTuple):

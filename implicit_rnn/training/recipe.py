@@ -37,6 +37,8 @@ class Recipe:
       accelerated: sweeps with secant steps.
       levels: batch sizes of a compacted batch; 1 sweeps the whole batch in lockstep.
       test_rtol: tolerance where nothing is learnt (`exact`).
+      warm: in `implicit-rnn train`: keep the states of every example, and start from them when it
+        comes again. Takes memory, and room in checkpoints, for all states of the training set.
     """
 
     rtol: float = 1e-2
@@ -51,6 +53,7 @@ class Recipe:
     accelerated: bool = True
     levels: int = 1
     test_rtol: float = 1e-4
+    warm: bool = False
 
     def __post_init__(self) -> None:
         if self.bounded not in ("transform", "reparametrised", "none"):

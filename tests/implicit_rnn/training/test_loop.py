@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -202,3 +203,43 @@ def test_every_example_is_evaluated_once_whatever_the_batch():
     values = [parts.evaluate(parts.init(), parts.task.splits["test"]) for parts in found]
     np.testing.assert_allclose(values[0]["loss"], values[1]["loss"], rtol=1e-5)
     assert values[0]["error"] == pytest.approx(values[1]["error"])
+
+
+def test_events_go_to_a_writer_that_is_there_already(tmp_path: Path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            written.append(folder)
+
+        def add_scalar(self, name: str, value: float, update: int) -> None:
+            written.append((name, update))
+
+    small = config("model.encoder=gru", "training.tensorboard=true", "training.updates=8")
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(loop.TrainingError, match="pip install tensorboardX"):
+        loop.run(small, tmp_path / "without", console=quiet())
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    loop.run(small, tmp_path / "run", console=quiet())
+    assert written[0] == str(tmp_path / "run" / "events")
+    assert ("loss", 5) in written
+    assert ("valid_error", 8) in written
+
+
+def test_warm_starts_are_kept_and_make_later_visits_cheap(tmp_path: Path):
+    warm = config("solver.warm=true", "optimiser.rate=1e-9", "model.feature_dropout=0.0")
+    parts = loop.trainer(warm)
+    source = parts.task.splits["train"]
+    state, steps = parts.init(), []
+    entry = source.plan(8, 1, np.random.default_rng(0))[0]
+    for _ in range(2):
+        before = float(state.totals["forward_steps"])
+        state = parts.step(state, source.batch(entry), source.numbers(entry))
+        steps.append(float(state.totals["forward_steps"]) - before)
+    assert steps[1] < steps[0]
+    visited = np.isfinite(np.asarray(state.memory[0])).all(axis=(1, 2))
+    assert set(np.flatnonzero(visited)) == set(source.numbers(entry))
+    with pytest.raises(loop.TrainingError, match=r"solver\.warm needs"):
+        loop.trainer(config("solver.warm=true", "model.encoder=gru")).init()
