@@ -133,6 +133,52 @@ def test_truncated_sweeps_approach_the_gradient():
         assert errors[0] > 4 * errors[1] > 16 * errors[2]
 
 
+def truncated(scale, steps, policy="zero"):
+    """The gradient by so many sweeps at a given point, what the probe saw, and the dense truth."""
+    (weights, inputs), x0 = problem(scale)
+    cotangent = jnp.cos(jnp.arange(x0.size)).reshape(x0.shape)
+
+    def loss(theta, probe):
+        # Not solved: the backward system is that of the start.
+        x, _ = solvers.lockstep(
+            sweep, theta, x0, backward=Sweeps(steps=steps, on_failure=policy), probe=probe,
+            max_steps=1, rtol=1e9,
+        )  # fmt: skip
+        return jnp.sum(cotangent * x)
+
+    run = jax.jit(jax.grad(loss, (0, 1)))
+    gradient, seen = run((weights, inputs), solvers.adjoint_probe((BATCH,)))
+    jacobian = jax.jacobian(lambda x: sweep((weights, inputs), x)[0])(x0)
+    dense = np.asarray(jacobian).reshape(x0.size, x0.size)
+    band = np.zeros_like(dense)
+    step = BATCH * WIDTH
+    for row in range(step, x0.size):
+        band[row, row - step] = weights["keep"][row % WIDTH]
+    inverse = np.linalg.inv(np.eye(x0.size) - band).T
+    matrix, g = (np.eye(x0.size) - dense).T, np.asarray(cotangent).ravel()
+    w, residuals = inverse @ g, [g]
+    for _ in range(steps):
+        residuals.append(g - matrix @ w)
+        w = w + inverse @ residuals[-1]
+    norms = [np.linalg.norm(r.reshape(x0.shape), axis=(0, 2)) for r in residuals]
+    return gradient, seen, np.stack(norms) / norms[0]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_truncated_sweeps_report_what_is_left_and_fail_only_where_it_grows(steps):
+    with jax.enable_x64(True):
+        known = steps if steps < 3 else steps - 1  # sweeps whose residual is known for free
+        gradient, seen, left = truncated(0.5, steps)
+        np.testing.assert_allclose(seen.residual, left[known], rtol=1e-5)
+        assert np.all(seen.status == solvers.Status.MAX_STEPS)
+        assert np.all(jnp.abs(gradient[1]).sum(axis=(0, 2)) > 0)
+        gradient, seen, left = truncated(8.0, steps)
+        grows = left[known] > np.maximum(left[known - 1], 1)
+        assert grows.any()
+        np.testing.assert_array_equal(seen.status == solvers.Status.DIVERGED, grows)
+        np.testing.assert_array_equal(jnp.abs(gradient[1]).sum(axis=(0, 2)) == 0, grows)
+
+
 def test_hessian_vector_product_is_right():
     with jax.enable_x64(True):
         theta, x0 = problem()
