@@ -12,6 +12,7 @@ from implicit_rnn import sequence
 from implicit_rnn.cells import CELLS, Cell
 from implicit_rnn.cells.base import Params, State
 from implicit_rnn.models.base import NO_SETTINGS, inside, layer_probe, stacked
+from implicit_rnn.sequence.stack import drop
 from solvers import Info
 
 
@@ -161,11 +162,3 @@ def cell_kind(name: str) -> tuple[Callable[..., Cell], bool]:
     if kind not in CELLS:
         raise ValueError(f'unknown encoder {name!r}; choose from {sorted(CELLS)}, or "bi" and one')
     return CELLS[kind], both
-
-
-def drop(xs: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Dropout; none without a key."""
-    if key is None or not rate:
-        return xs
-    kept = jax.random.bernoulli(key, 1 - rate, xs.shape)
-    return jnp.where(kept, xs / (1 - rate), 0)

@@ -14,7 +14,7 @@ from implicit_rnn import sequence
 from implicit_rnn.cells.base import Cell, Params, State, affine, dense
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, label_sums
 from implicit_rnn.models.decoding import perturbed
-from implicit_rnn.models.encoder import drop
+from implicit_rnn.sequence.stack import drop
 from solvers import Info
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Params, dense
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
-from implicit_rnn.models.encoder import Encoded, Encoder, drop
+from implicit_rnn.models.encoder import Encoded, Encoder
+from implicit_rnn.sequence.stack import drop
 from solvers import Info
 
 

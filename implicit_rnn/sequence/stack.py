@@ -60,13 +60,15 @@ def stack(
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     if dropout and key is None:
         raise ValueError("dropout draws random numbers: pass key=jax.random.key(...)")
+    if length is not None:
+        # Also what a residual adds must be zero past the length.
+        counts = jnp.arange(xs.shape[-2]) < jnp.asarray(length)[..., None]
+        xs = jnp.where(counts[..., None], xs, 0)
     told = []
     for number, (cell, own, state) in enumerate(zip(cells, params, states, strict=True)):
         given = xs
-        if number and dropout:
-            assert key is not None
-            kept = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - dropout, xs.shape)
-            given = jnp.where(kept, xs / (1 - dropout), 0)
+        if number and key is not None:
+            given = drop(xs, dropout, jax.random.fold_in(key, number))
         if isinstance(cell, Cell) and cell.final_state is not None:
             outputs, tells = _solved(cell, own, given, length, state, settings)
         else:
@@ -89,6 +91,14 @@ def init_stack(cells: Sequence[Layer], key: jax.Array, input_size: int) -> list[
             params.append(init_bidirectional(*layer, k, input_size))
             input_size = sum(cell.hidden_size for cell in layer)
     return params
+
+
+def drop(xs: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Dropout; none without a key."""
+    if key is None or not rate:
+        return xs
+    kept = jax.random.bernoulli(key, 1 - rate, xs.shape)
+    return jnp.where(kept, xs / (1 - rate), 0)
 
 
 def _solved(

@@ -241,3 +241,14 @@ def test_only_causal_layers_run_window_after_window():
     for layer in (cells.igru(WIDTH), (CELL, CELL)):
         with pytest.raises(ValueError, match="only a causal cell"):
             implicit_rnn.stateful([layer], [None], jnp.zeros((3, INPUTS)), [None])
+
+
+def test_what_a_residual_adds_is_zero_past_the_length():
+    layers = [cells.gru(3), cells.gru(3)]
+    params = implicit_rnn.init_stack(layers, jax.random.key(0), 3)
+    xs = jax.random.normal(jax.random.key(1), (2, 5, 3)).at[:, 3:].set(jnp.nan)
+    ys, _ = implicit_rnn.stack(layers, params, xs, length=jnp.array([3, 2]), residual=True)
+    whole, _ = implicit_rnn.stack(layers, params, xs[0, :3], residual=True)
+    np.testing.assert_allclose(ys[0, :3], whole, rtol=1e-6)
+    assert np.all(ys[0, 3:] == 0)
+    assert np.all(ys[1, 2:] == 0)
