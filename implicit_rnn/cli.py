@@ -87,6 +87,15 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     plot.set_defaults(handler=_plot)
 
+    record = commands.add_parser(
+        "record", help="collect an experiment in one JSON file and print its table as Markdown"
+    )
+    record.add_argument("run", type=Path, metavar="RUN", help="an experiment's folder")
+    record.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: results/NAME.json for runs/NAME"
+    )
+    record.set_defaults(handler=_record)
+
     listing = commands.add_parser("list", help="what there is: configurations, tasks, cells, runs")
     listing.set_defaults(handler=_list)
 
@@ -137,6 +146,16 @@ def _plot(options: argparse.Namespace) -> int:
     from implicit_rnn.training import figures
 
     _name_files(options.run, figures.draw(options.run))
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import experiment
+
+    experiment.run_folders(options.run)
+    path = options.output or Path("results") / f"{options.run.name}.json"
+    print(experiment.record(options.run, path))
+    print(f"wrote {path}")
     return 0
 
 

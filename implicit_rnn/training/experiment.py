@@ -103,6 +103,25 @@ def results(output: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def record(output: Path, path: Path) -> str:
+    """Collects an experiment in one JSON file: the table, and what every run says of itself.
+
+    Returns:
+      The table as Markdown.
+    """
+    mark = json.loads((output / MARK).read_text())
+    rows = results(output)
+    runs = {
+        name: json.loads((output / name / "result.json").read_text())
+        for name in mark["runs"]
+        if (output / name / "result.json").exists()
+    }
+    if not runs:
+        raise folders.FolderError(f"no run of {output} has finished")
+    folders.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
+    return markdown(rows)
+
+
 def printer() -> Console:
     """A terminal that does not fold tables where the output is a file."""
     found = Console(highlight=False)

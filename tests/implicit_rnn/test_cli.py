@@ -22,7 +22,10 @@ from tests.implicit_rnn.training.problems import CONTENT
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"]]
-    + [[command, "--help"] for command in ("demo", "train", "evaluate", "plot", "list", "data")],
+    + [
+        [command, "--help"]
+        for command in ("demo", "train", "evaluate", "plot", "record", "list", "data")
+    ],
 )
 def test_help_and_version_succeed(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -61,6 +64,7 @@ def test_a_wrong_argument_is_named(
         (["train", "configs/biased_walk.toml", "--only", "x*"], "no run fits ['x*']"),
         (["evaluate", "nowhere"], "nowhere is no run folder"),
         (["plot", "nowhere"], "nowhere is no run folder"),
+        (["record", "nowhere"], "nowhere is no run folder"),
         (["data", "verify", "marbles"], "unknown data set 'marbles'"),
     ],
 )
@@ -110,6 +114,11 @@ def test_an_experiment_from_the_command_line(tmp_path: Path, capsys: pytest.Capt
 
     assert main(["evaluate", str(output)]) == 0
     assert f"{rows[0]['test error']:.4f}" in capsys.readouterr().out
+    assert main(["record", str(output), "--output", str(tmp_path / "record.json")]) == 0
+    assert "| igru | " in capsys.readouterr().out
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["rows"] == rows
+    assert record["runs"]["gru"]["command"].startswith("implicit-rnn train")
     assert main(["train", str(config), "--output", str(output)]) == 1
     assert "--resume" in capsys.readouterr().err
     assert main(["train", str(config), "--output", str(output), "--resume", "--no-figures"]) == 0
