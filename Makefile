@@ -35,6 +35,9 @@ lint: install ## ruff (lint and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+notebooks: install ## execute the notebooks at full size and save what they show
+	$(BIN)/python -m tests.notebooks
+
 bench: $(VENV)/.installed-bench ## compare the solvers with their peers, side by side in one run
 	$(BIN)/python -m benchmarks.solvers $(ARGS)
 
