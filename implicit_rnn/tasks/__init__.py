@@ -5,12 +5,14 @@ from collections.abc import Callable
 from implicit_rnn.tasks.base import Examples, Source, Task
 from implicit_rnn.tasks.biased_walk import biased_walk, biased_walk_task
 from implicit_rnn.tasks.ice_cream import ice_cream, ice_cream_task
+from implicit_rnn.tasks.tagging import tagging_task
 from implicit_rnn.tasks.text import tiny_shakespeare_task
 
 # Every task by name, `name -> factory(**options)`: what configurations choose from.
 TASKS: dict[str, Callable[..., Task]] = {
     "biased_walk": biased_walk_task,
     "ice_cream": ice_cream_task,
+    "tagging": tagging_task,
     "tiny_shakespeare": tiny_shakespeare_task,
 }
 
@@ -23,5 +25,6 @@ __all__ = [
     "biased_walk_task",
     "ice_cream",
     "ice_cream_task",
+    "tagging_task",
     "tiny_shakespeare_task",
 ]

@@ -42,7 +42,7 @@ class Task(NamedTuple):
     """Examples to learn from, and what a model of them must know.
 
     Attributes:
-      kind: which models fit: `"tagging"`, `"language"`, ...
+      kind: which models fit: `"tagging"`, `"words"`, `"language"`, ...
       sizes: numbers that a model is built with: `input_size`, `labels`, `vocabulary`, ...
       splits: sources by name: `train`, `valid` and `test`.
       metric: what a model is judged by; the lower, the better.
@@ -59,30 +59,53 @@ class Task(NamedTuple):
 def labelled(examples: Examples) -> Source:
     """A source of batches of about equal length out of a set of examples."""
 
-    def plan(batch: int, count: int, rng: np.random.Generator | None) -> list:
-        sizes = bucket_sizes(examples.length, count)
-        if rng is None:
-            return in_order(examples.length, batch, sizes)
-        return bucket_epoch(examples.length, batch, rng, sizes)
-
-    def take(entry: tuple[np.ndarray, int]) -> Examples:
-        index, time = entry
+    def take(index: np.ndarray, time: int) -> Examples:
         found = examples.take(index, time)
         # A place that no example fills is a sequence of length zero: it counts nowhere.
         return found._replace(length=np.where(index < 0, 0, found.length).astype(np.int32))
 
-    return Source(plan, take, lambda entry: entry[0], examples.labels.shape)
+    return bucketed(examples.length, take, examples.labels.shape[1])
 
 
-def bucket_sizes(length: np.ndarray, count: int) -> tuple[int, ...]:
-    """Upper ends of `count` buckets, or fewer, that hold about as many steps each."""
+def bucketed(length: np.ndarray, take: Callable[[np.ndarray, int], Any], longest: int) -> Source:
+    """A source of batches of about equal length.
+
+    Args:
+      length: of every example, `[count]`.
+      take: `(numbers, time) -> batch`, padded to `time` steps; number -1 is an example of length 0.
+      longest: steps that the longest example may have.
+    """
+
+    def plan(batch: int, count: int, rng: np.random.Generator | None) -> list:
+        if rng is None:
+            return in_order(length, batch, bucket_sizes(length, count))
+        return bucket_epoch(length, batch, rng, bucket_sizes(length, count, batch))
+
+    return Source(plan, lambda entry: take(*entry), lambda entry: entry[0], (len(length), longest))
+
+
+def bucket_sizes(length: np.ndarray, count: int, least: int = 1) -> tuple[int, ...]:
+    """Upper ends of `count` buckets, or fewer, that hold about as many steps each.
+
+    No bucket holds fewer than `least` examples (unless there are fewer in all): of such a one a
+    training loop would never see any.
+    """
     values = np.sort(length)
     if not len(values):
         raise ValueError("there are no examples")
     total = np.cumsum(values)
     shares = total[-1] * np.arange(1, count + 1) / count
     ends = values[np.minimum(np.searchsorted(total, shares), len(values) - 1)]
-    return tuple(int(size) for size in np.unique(np.maximum(ends, 1)))
+    sizes: list[int] = []
+    below = 0  # examples in finished buckets
+    for size in np.unique(np.maximum(ends, 1)):
+        upto = int(np.searchsorted(values, size, side="right"))
+        if upto - below >= least:
+            sizes.append(int(size))
+            below = upto
+    if below < len(values):  # what is left over joins the last bucket
+        sizes = [*sizes[:-1], int(max(values[-1], 1))]
+    return tuple(sizes)
 
 
 def bucket_epoch(

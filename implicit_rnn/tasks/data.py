@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import hashlib
 import os
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 _BLOCK = 1 << 16
 
@@ -18,8 +21,8 @@ class DataError(RuntimeError):
 
 
 class File(NamedTuple):
-    path: str  # below the data set's folder
-    url: str
+    path: str  # below the data set's folder; the file may lie there gzipped, as `path.gz`
+    url: str | None  # None: no public address gives this very file
     sha256: str
     size: int
 
@@ -28,9 +31,14 @@ class DataSet(NamedTuple):
     what: str
     licence: str
     files: tuple[File, ...]
+    source: str = ""  # where to get what has no address
 
 
 _MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_EWT = (  # release 2.16
+    "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/"
+    "15d613d8447b3478787d4c278730a1e48a945efb/"
+)
 
 DATASETS = {
     "tiny_shakespeare": DataSet(
@@ -74,6 +82,63 @@ DATASETS = {
             )
         ),
     ),
+    "ud_english_ewt": DataSet(
+        "Universal Dependencies English EWT 2.16: 16,622 sentences with gold tags",
+        "CC BY-SA 4.0",
+        tuple(
+            File(name, _EWT + name, checksum, size)
+            for name, checksum, size in (
+                (
+                    "en_ewt-ud-train.conllu",
+                    "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
+                    14_203_025,
+                ),
+                (
+                    "en_ewt-ud-dev.conllu",
+                    "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
+                    1_805_545,
+                ),
+                (
+                    "en_ewt-ud-test.conllu",
+                    "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
+                    1_804_515,
+                ),
+            )
+        ),
+    ),
+    "ptb_sample": DataSet(
+        "3,914 sentences of the Penn Treebank's Wall Street Journal with gold tags",
+        "LDC, fair use, not for commerce",
+        (
+            File(
+                "wsj_sample_tagged.tsv",
+                None,
+                "760551ee36527f6e52dd09125ae608831f888f4a1c4901c48d1c94a35956834f",
+                1_804_838,
+            ),
+        ),
+        "a table made of treebank.zip of github.com/nltk/nltk_data, whose folder `combined`, "
+        "unpacked, will do as task.path",
+    ),
+    "conll2000": DataSet(
+        "10,948 sentences of the Wall Street Journal: gold chunks, tags of a program",
+        "none stated; the text is LDC's",
+        (
+            File(
+                "train.txt",
+                None,
+                "82033cd7a72b209923a98007793e8f9de3abc1c8b79d646c50648eb949b87cea",
+                2_842_164,
+            ),
+            File(
+                "test.txt",
+                None,
+                "73b7b1e565fa75a1e22fe52ecdf41b6624d6f59dacb591d44252bf4d692b1628",
+                639_396,
+            ),
+        ),
+        "train.txt and test.txt of conll2000.zip of github.com/nltk/nltk_data",
+    ),
 }
 
 
@@ -85,11 +150,11 @@ def folders() -> list[Path]:
 
 
 def find(name: str, file: str) -> Path:
-    """The path of a file of a data set."""
+    """The path of a file of a data set; ends in `.gz` where it lies there gzipped."""
     for folder in folders():
-        path = folder / name / file
-        if path.exists():
-            return path
+        for path in (folder / name / file, folder / name / f"{file}.gz"):
+            if path.exists():
+                return path
     looked = " and ".join(str(folder / name) for folder in folders())
     raise DataError(
         f"data set {name!r}: {file} is not in {looked}. Fetch it with `implicit-rnn data fetch "
@@ -98,16 +163,30 @@ def find(name: str, file: str) -> Path:
 
 
 def verify(path: Path, file: File) -> None:
-    """Raises `DataError` unless the file has the right size and checksum."""
-    size = path.stat().st_size
+    """Raises `DataError` unless the file, unpacked, has the right size and checksum."""
+    packed = path.suffix == ".gz" and not file.path.endswith(".gz")
+    try:
+        size, checksum = _measured(path, packed)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
     if size != file.size:
         raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
-    if _checksum(path) != file.sha256:
+    if checksum != file.sha256:
         raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
 
 
-def fetch(file: File, path: Path) -> None:
-    """Downloads a file, going on with what an earlier attempt has left; refuses a wrong one."""
+def fetch(file: File, path: Path, source: str = "") -> None:
+    """Downloads a file, going on with what an earlier attempt has left; refuses a wrong one.
+
+    Args:
+      file: which.
+      path: where it goes.
+      source: what to say of a file without an address.
+    """
+    if file.url is None:
+        raise DataError(
+            f"no public address gives {file.path}: it is {source or 'not public'}; put it at {path}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -124,11 +203,12 @@ def fetch(file: File, path: Path) -> None:
                     out.write(block)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise DataError(f"{file.url}: {error}; what has arrived is kept, fetch again") from None
+    if part.stat().st_size < file.size:
+        raise DataError(f"{file.url} ended early; what has arrived is kept, fetch again")
     try:
         verify(part, file)
     except DataError:
-        if part.stat().st_size >= file.size:
-            part.unlink()
+        part.unlink()
         raise DataError(
             f"{file.url} did not give the file with checksum {file.sha256[:12]}...: refused"
         ) from None
@@ -148,15 +228,14 @@ def fetch_all(names: Sequence[str]) -> int:
     """Fetches what is missing into the user's cache."""
     for name in _chosen(names):
         for file in DATASETS[name].files:
-            try:
-                path = find(name, file.path)
+            path = folders()[-1] / name / file.path
+            with contextlib.suppress(DataError):
+                path = find(name, file.path)  # a damaged one is replaced where it is
                 verify(path, file)
                 print(f"{path} is there")
                 continue
-            except DataError:
-                path = folders()[-1] / name / file.path
-            print(f"fetching {file.url}")
-            fetch(file, path)
+            print(f"fetching {file.url or file.path}")
+            fetch(file, path, DATASETS[name].source)
             print(f"wrote {path}")
     return 0
 
@@ -190,9 +269,11 @@ def _place(name: str) -> str:
         return "not here"
 
 
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
+def _measured(path: Path, packed: bool) -> tuple[int, str]:
+    """Size and checksum of a file, or of what is packed in it."""
+    digest, size = hashlib.sha256(), 0
+    with cast(BinaryIO, gzip.open(path) if packed else open(path, "rb")) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
-    return digest.hexdigest()
+            size += len(block)
+    return size, digest.hexdigest()

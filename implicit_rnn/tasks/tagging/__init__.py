@@ -1,0 +1,44 @@
+"""Words with tags: corpora, features, the task, and a tokeniser for text that has none."""
+
+from implicit_rnn.tasks.tagging.corpora import (
+    Corpus,
+    CorpusError,
+    Sentence,
+    columns,
+    conllu,
+    sample,
+)
+from implicit_rnn.tasks.tagging.features import (
+    FEATURES,
+    FLAGS,
+    Vocabulary,
+    affixes,
+    flags,
+    vocabulary,
+)
+from implicit_rnn.tasks.tagging.task import UNSEEN, Words, read_splits, tagging_task, words_task
+from implicit_rnn.tasks.tagging.tokenise import sentences, treebank_brackets
+from implicit_rnn.tasks.tagging.vectors import read_vectors
+
+__all__ = [
+    "FEATURES",
+    "FLAGS",
+    "UNSEEN",
+    "Corpus",
+    "CorpusError",
+    "Sentence",
+    "Vocabulary",
+    "Words",
+    "affixes",
+    "columns",
+    "conllu",
+    "flags",
+    "read_splits",
+    "read_vectors",
+    "sample",
+    "sentences",
+    "tagging_task",
+    "treebank_brackets",
+    "vocabulary",
+    "words_task",
+]
