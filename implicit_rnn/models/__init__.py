@@ -10,6 +10,7 @@ from implicit_rnn.models.language_model import LanguageModel, TokenBatch, langua
 from implicit_rnn.models.output_recurrence import OutputRecurrence, output_recurrence
 from implicit_rnn.models.seq2seq import PairBatch, Seq2Seq, seq2seq
 from implicit_rnn.models.tagger import Tagger, tagger
+from implicit_rnn.models.words import word_tagger
 
 __all__ = [
     "ATTENTIONS",
@@ -40,4 +41,5 @@ __all__ = [
     "sample",
     "seq2seq",
     "tagger",
+    "word_tagger",
 ]

@@ -26,6 +26,7 @@ class Tagger(NamedTuple):
         scores `[batch, time, labels]`, or `[batch, time]` for two labels.
       predict: `scores -> [batch, time]`, the labels.
       encoder: what it stands on.
+      embed: `(params, batch) -> [batch, time, features]`: what the encoder is to read.
     """
 
     init: Callable[[jax.Array], Params]
@@ -35,6 +36,7 @@ class Tagger(NamedTuple):
     scores: Callable[..., tuple[jax.Array, Encoded]]
     predict: Callable[[jax.Array], jax.Array]
     encoder: Encoder
+    embed: Callable[[Params, Any], jax.Array]
     carry: None = None
 
 
@@ -97,9 +99,17 @@ def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0
             params, batch.inputs, batch.length, key=key, probe=probe, solve=solve
         )
         mask = inside(batch.length, found.shape[1])
-        if outputs == 1:  # the softmax of scores 0 and s is the sigmoid of s
-            found = jnp.stack([jnp.zeros_like(found), found], axis=-1)
-        mean, sums = label_sums(found, batch.labels, mask)
+        mean, sums = label_sums(softmax_scores(found), batch.labels, mask)
         return mean, Outcome(sums, encoded.info, states=encoded.states)
 
-    return Tagger(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder)
+    return Tagger(
+        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder,
+        lambda params, batch: batch.inputs,
+    )  # fmt: skip
+
+
+def softmax_scores(scores: jax.Array) -> jax.Array:
+    """One score a label, of a tagger's own: the softmax of 0 and s is the sigmoid of s."""
+    if scores.ndim == 3:
+        return scores
+    return jnp.stack([jnp.zeros_like(scores), scores], axis=-1)
