@@ -47,6 +47,12 @@ class Cell(NamedTuple):
         of numbers like a part of the parameters; a leaf `[d, k d]` is k matrices.
       switch: `(params, xi, states) -> [..., len(stencil), hidden_size]`: how much each neighbour is
         listened to; None for cells without.
+      run: `(params, xs, state, length, reverse) -> (outputs [time, hidden_size], last state)`: what
+        `unroll` gives, for a whole sequence of inputs `[time, input_size]` that are zero past the
+        length. For cells that know better than one step after the other; outputs past the length
+        are free.
+      whole: whether `project` has to see the whole sequence, time first, because a step depends on
+        inputs after it. Such a cell can be unrolled, but not be run while its inputs are made.
     """
 
     name: str
@@ -65,6 +71,13 @@ class Cell(NamedTuple):
     causal_step: Callable[[Params, Any, State], State] | None = None
     bounds: Any = None
     switch: Callable[[Params, Any, State], jax.Array] | None = None
+    run: Callable[..., tuple[jax.Array, State]] | None = None
+    whole: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Whether a step needs nothing but the past: what decoding step by step takes."""
+        return self.stencil == (-1,) and not self.whole
 
     @property
     def reach(self) -> tuple[int, int]:

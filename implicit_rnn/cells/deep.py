@@ -30,8 +30,8 @@ def stacked(cells: Sequence[Cell]) -> Cell:
     if not cells:
         raise ValueError("stacked needs at least one cell")
     for cell in cells:
-        if cell.stencil != (-1,):
-            raise ValueError(f"stacked takes causal cells; {cell.name} has stencil {cell.stencil}")
+        if not cell.causal:
+            raise ValueError(f"stacked takes causal cells; {cell.name} looks ahead")
 
     def init(key: jax.Array, input_size: int) -> Params:
         widths = [input_size, *(cell.hidden_size for cell in cells[:-1])]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense
+from implicit_rnn.cells.recurrence import linear_recurrence
 
 
 def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
@@ -36,6 +37,12 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         z = jax.nn.sigmoid(xi[..., :d])
         return z * xi[..., d:], 1 - z
 
+    def run(
+        params: Params, xs: jax.Array, h: jax.Array, length: jax.Array, reverse: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        fresh, keep = at_rest(params, project(params, xs))
+        return linear_recurrence(keep, fresh, h, length, reverse)
+
     return Cell(
         name="mingru",
         hidden_size=d,
@@ -47,4 +54,5 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         split_step=split_step,
         at_rest=at_rest,
         bounds={},
+        run=run,
     )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense
+from implicit_rnn.cells.recurrence import convolved, last_of, linear_recurrence
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]  # of z, f and o
 
@@ -70,6 +71,15 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         zero = jnp.zeros(d, params["bias"].dtype)
         return QRNNState(zero, zero, ((zero, zero, zero),) * (k - 1))
 
+    def run(
+        params: Params, xs: jax.Array, state: QRNNState, length: jax.Array, reverse: bool
+    ) -> tuple[jax.Array, QRNNState]:
+        scores, pending = convolved(project(params, xs), state.pending, length, reverse)
+        z, f, o = jnp.tanh(scores[0]), jax.nn.sigmoid(scores[1]), jax.nn.sigmoid(scores[2])
+        c, last = linear_recurrence(f, (1 - f) * z, state.c, length, reverse)
+        h = o * c
+        return h, QRNNState(last_of(h, state.h, length, reverse), last, pending)
+
     return Cell(
         name="qrnn",
         hidden_size=d,
@@ -81,4 +91,5 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         split_step=split_step,
         at_rest=at_rest,
         bounds={},
+        run=run,
     )

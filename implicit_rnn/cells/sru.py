@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, product
 from implicit_rnn.cells.lstm import LSTMState
+from implicit_rnn.cells.recurrence import last_of, linear_recurrence
 
 
 def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
@@ -60,6 +61,16 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         zero = jnp.zeros(d, params["bias"].dtype)
         return LSTMState(zero, zero)
 
+    def run(
+        params: Params, xs: jax.Array, state: LSTMState, length: jax.Array, reverse: bool
+    ) -> tuple[jax.Array, LSTMState]:
+        given, skip = project(params, xs)
+        gates, fresh = jax.nn.sigmoid(given[..., : 2 * d]), given[..., 2 * d :]
+        f, r = gates[..., :d], gates[..., d:]
+        c, last = linear_recurrence(f, (1 - f) * fresh, state.c, length, reverse)
+        h = skip + r * (c - skip)
+        return h, LSTMState(last_of(h, state.h, length, reverse), last)
+
     return Cell(
         name="sru",
         hidden_size=d,
@@ -71,4 +82,5 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         split_step=split_step,
         at_rest=at_rest,
         bounds={},
+        run=None if peephole else run,
     )

@@ -84,7 +84,7 @@ def decoder(
     Parameters: `embedding` `[vocabulary + 1, embedding_size]`, `cell`, `read` with `weights` and
     `bias`, where needed `start` (`weights` and `bias` for each leaf of the state) and `attention`.
     """
-    if cell.stencil != (-1,):
+    if not cell.causal:
         raise ValueError(f"a decoder takes a causal cell; {cell.name} looks ahead")
     if context not in ("input", "state", "both"):
         raise ValueError(f'context must be "input", "state" or "both", got {context!r}')

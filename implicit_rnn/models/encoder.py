@@ -150,7 +150,7 @@ def encoder(
 
     bounds = [cell.bounds or {}] * layers if solved else []
     return Encoder(
-        name, width, init, apply, bounds, layers if solved else 0, not (both or solved),
+        name, width, init, apply, bounds, layers if solved else 0, cell.causal and not both,
         tuple((cell, cell) if both else cell for _ in range(layers)),
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ def language_model(
     if not cells:
         raise ValueError("cells must hold at least one cell")
     for cell in cells:
-        if cell.stencil != (-1,):
+        if not cell.causal:
             raise ValueError(f"a language model takes causal cells; {cell.name} looks ahead")
     if vocabulary < 1:
         raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")

@@ -57,7 +57,7 @@ def output_recurrence(
 
     Parameters: `cell`, and `read` with `weights` `[width, labels]` and `bias`.
     """
-    if cell.stencil != (-1,):
+    if not cell.causal:
         raise ValueError(f"labels come one after the other; {cell.name} looks ahead: use a tagger")
     if labels < 2:
         raise ValueError(f"labels must be at least 2, got {labels}")

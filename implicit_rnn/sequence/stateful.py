@@ -43,7 +43,7 @@ def stateful(
       Outputs of the last layer, and the states for the next window.
     """
     for cell in cells:
-        if not isinstance(cell, Cell) or cell.stencil != (-1,):
+        if not isinstance(cell, Cell) or not cell.causal:
             name = cell.name if isinstance(cell, Cell) else "a pair of cells"
             raise ValueError(f"only a causal cell can be run window after window; {name} is none")
     states = list(lax.stop_gradient(states))

@@ -1,4 +1,4 @@
-"""`unroll`: a causal cell run over a sequence, one step after the other."""
+"""`unroll`: a causal cell run over a sequence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def unroll(
     chunk: int | None = None,
     truncate: int | None = None,
 ) -> tuple[jax.Array, State]:
-    """Runs a causal cell over a sequence.
+    """Runs a causal cell over a sequence: one step after the other, or all at once.
+
+    All at once if the cell can (`Cell.run`) and neither chunks nor truncation are asked for: the
+    values and gradients are the same.
 
     Args:
       cell: a cell with stencil (-1,).
@@ -44,10 +47,13 @@ def unroll(
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
     xs, length = checked(xs, length)
     start = cell.initial_state(params) if state is None else state
+    inside = jnp.arange(xs.shape[0])[:, None] < length
+    if cell.run is not None and chunk is None and truncate is None:
+        ys, last = cell.run(params, xs, start, length, reverse)
+        return jnp.where(inside, ys, 0), last
     states, last = masked_scan(
         cell.step, params, cell.project(params, xs), start, length, reverse, chunk, truncate
     )
-    inside = jnp.arange(xs.shape[0])[:, None] < length
     return jnp.where(inside, cell.output(states), 0), last
 
 
