@@ -16,7 +16,15 @@ from implicit_rnn.tasks.tagging.features import (
     flags,
     vocabulary,
 )
-from implicit_rnn.tasks.tagging.task import UNSEEN, Words, read_splits, tagging_task, words_task
+from implicit_rnn.tasks.tagging.task import (
+    UNSEEN,
+    Words,
+    bare_task,
+    read_splits,
+    sentence_source,
+    tagging_task,
+    words_task,
+)
 from implicit_rnn.tasks.tagging.tokenise import sentences, treebank_brackets
 from implicit_rnn.tasks.tagging.vectors import read_vectors
 
@@ -30,12 +38,14 @@ __all__ = [
     "Vocabulary",
     "Words",
     "affixes",
+    "bare_task",
     "columns",
     "conllu",
     "flags",
     "read_splits",
     "read_vectors",
     "sample",
+    "sentence_source",
     "sentences",
     "tagging_task",
     "treebank_brackets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from implicit_rnn.tasks import data
 from implicit_rnn.tasks.base import Source, Task, bucketed
 from implicit_rnn.tasks.tagging import corpora, treebank
 from implicit_rnn.tasks.tagging.corpora import Corpus, CorpusError, Sentence
-from implicit_rnn.tasks.tagging.features import UNKNOWN, Vocabulary, vocabulary
+from implicit_rnn.tasks.tagging.features import Vocabulary, vocabulary
 from implicit_rnn.tasks.tagging.vectors import read_vectors
 
 UNSEEN = -1  # the label of a tag that training has not seen: whatever is predicted is wrong
@@ -147,6 +147,19 @@ def words_task(
     )  # fmt: skip
 
 
+def bare_task(words: Vocabulary, batch: int) -> Task:
+    """The task without its corpus: what it takes to restore a trained model and to use it.
+
+    Args:
+      words: the vocabulary that the run has kept.
+      batch: examples an update.
+    """
+    found = words_task(words, {"train": [Sentence(("word",), (words.tags[0],))] * batch})
+    # Where solves start warm, a checkpoint has room for the states of the real training set.
+    splits = {name: part._replace(shape=words.shape) for name, part in found.splits.items()}
+    return found._replace(splits=splits)
+
+
 def sentence_source(sentences: Sequence[Sentence], words: Vocabulary) -> Source:
     """Batches of sentences of about equal length."""
     length = np.array([len(sentence.words) for sentence in sentences], np.int32)
@@ -173,11 +186,6 @@ def sentence_source(sentences: Sequence[Sentence], words: Vocabulary) -> Source:
         )  # fmt: skip
 
     return bucketed(length, take, int(length.max(initial=0)))
-
-
-def unknown(batch: Any) -> Any:
-    """Which words of a batch are not in the vocabulary; also true past the length."""
-    return batch.words == UNKNOWN
 
 
 def _file(name: str, file: str, folder: Path | None) -> Path:
