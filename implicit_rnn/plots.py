@@ -163,6 +163,35 @@ def listening(
     return _save(figure, path)
 
 
+def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
+    """Draws how much the gates of an X-RNN take from the units below: in the mean, and over time.
+
+    Args:
+      weights: name of a unit (`L`, `R`, `LL`, ...) to its weights `[time]`, as
+        `cells.recursion_weights` gives them.
+      path: the PNG file to write.
+      title: above the figure.
+    """
+    figure, _ = _figure((10, 4.8))
+    means, over_time = figure.subplots(1, 2, width_ratios=[1, 2.2])
+    # A colour is a unit's place within its level, and the style of its line the level.
+    styles = ("-", (0, (4, 2)), (0, (1, 1.2)))
+    for index, (name, values) in enumerate(weights.items()):
+        values = np.asarray(values, np.float64)
+        place = int(name.replace("L", "0").replace("R", "1"), 2)
+        colour = PALETTE[place % len(PALETTE)]
+        style = styles[(len(name) - 1) % len(styles)]
+        means.barh(index, values.mean() if values.size else 0, color=colour, height=0.7)
+        over_time.plot(values, color=colour, linestyle=style, linewidth=1.6, label=name)
+    _style(means, title, "mean weight", "")
+    means.set_yticks(range(len(weights)), list(weights))
+    means.invert_yaxis()
+    _style(over_time, "", "step", "weight")
+    if weights:
+        figure.legend(frameon=False, labelcolor=_INK, fontsize=8.5, loc="outside right upper")
+    return _save(figure, path)
+
+
 def residuals(
     sets: Mapping[str, ArrayLike], path: str | Path, title: str, limits: Mapping[str, float]
 ) -> Path:

@@ -17,6 +17,7 @@ from implicit_rnn.cells.onlstm import onlstm
 from implicit_rnn.cells.qrnn import QRNNState, qrnn
 from implicit_rnn.cells.rnn import OutputState, rnn
 from implicit_rnn.cells.sru import sru
+from implicit_rnn.cells.xrnn import XRNNState, recursion_weights, xrnn
 
 # Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from.
 CELLS: dict[str, Callable[..., Cell]] = {
@@ -33,6 +34,7 @@ CELLS: dict[str, Callable[..., Cell]] = {
     "qrnn": qrnn,
     "rnn": rnn,
     "sru": sru,
+    "xrnn": xrnn,
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "LSTMState",
     "OutputState",
     "QRNNState",
+    "XRNNState",
     "contractive",
     "deep_rnn",
     "gru",
@@ -54,7 +57,9 @@ __all__ = [
     "mingru",
     "onlstm",
     "qrnn",
+    "recursion_weights",
     "rnn",
     "sru",
     "stacked",
+    "xrnn",
 ]

@@ -1,0 +1,186 @@
+"""Base units of a recursive unit: what its gates and its candidate are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from implicit_rnn.cells.base import Cell, Params, State, affine, dense, orthogonal, product
+from implicit_rnn.cells.gru import gru
+from implicit_rnn.cells.lstm import lstm
+from implicit_rnn.cells.recurrence import convolved
+from implicit_rnn.cells.rnn import rnn
+
+Scores = tuple[jax.Array, ...]  # of the forget gate, the output gate and the candidate
+_PARTS = ("forget", "output", "candidate")
+
+
+class Base(NamedTuple):
+    """Three functions of the inputs so far, and perhaps of the unit's own `h`.
+
+    Attributes:
+      init: `(key, input_size) -> params`.
+      project: `(params, x) -> xi`: all that does not depend on a state.
+      step: `(params, xi, h, state) -> (scores, new state, retention)`, the last as for
+        `Cell.split_step`. Where `h` and `state` are None they count as zero.
+      initial_state: `params -> state`.
+      run: `(params, xs, state, length, reverse) -> (scores [time, d] each, last state)` for bases
+        that do not see `h` and can do all steps at once; None for others.
+      bounds: as for a cell.
+      splits, rests: whether a retention is known, and whether a step from zero is.
+      whole: as for a cell.
+    """
+
+    init: Callable[[jax.Array, int], Params]
+    project: Callable[[Params, jax.Array], Any]
+    step: Callable[[Params, Any, Any, Any], tuple[Scores, State, State]]
+    initial_state: Callable[[Params], State]
+    run: Callable[..., tuple[Scores, State]] | None
+    bounds: Any
+    splits: bool = True
+    rests: bool = True
+    whole: bool = False
+
+
+def make_base(base: str | Cell, hidden_size: int, filter_width: int) -> Base:
+    """A base by name, or of three copies of a cell."""
+    if isinstance(base, Cell):
+        return of_cell(base, hidden_size)
+    recurrent: dict[str, Callable[..., Cell]] = {"rnn": rnn, "gru": gru, "lstm": lstm}
+    if base in recurrent:
+        return of_cell(recurrent[base](hidden_size), hidden_size)
+    if base == "convolution":
+        return convolution(hidden_size, filter_width)
+    if base in ("linear", "linear_state"):
+        return linear(hidden_size, sees_state=base == "linear_state")
+    names = ["linear", "linear_state", "convolution", *recurrent]
+    raise ValueError(f"base must be one of {names} or a cell, got {base!r}")
+
+
+def linear(d: int, *, sees_state: bool) -> Base:
+    """`W x + b`, or `W x + U h + b`.
+
+    Parameters: `input` `[in, 3 d]` and `bias` `[3 d]`; where it sees the state `recurrent`
+    `[d, 3 d]`.
+    """
+
+    def init(key: jax.Array, input_size: int) -> Params:
+        keys = jax.random.split(key)
+        params = {"input": dense(keys[0], (input_size, 3 * d)), "bias": jnp.zeros(3 * d)}
+        if sees_state:
+            params["recurrent"] = orthogonal(keys[1], d, copies=3, gain=0.5)
+        return params
+
+    def project(params: Params, x: jax.Array) -> jax.Array:
+        return affine(x, params["input"], params["bias"])
+
+    def step(params: Params, xi: jax.Array, h: Any, state: Any) -> tuple[Scores, State, State]:
+        if sees_state and h is not None:
+            xi = xi + product(h, params["recurrent"])
+        return _pieces(xi, d), (), ()
+
+    def run(params: Params, xs: jax.Array, *_: Any) -> tuple[Scores, State]:
+        return _pieces(project(params, xs), d), ()
+
+    bounds = {"recurrent": 2.0} if sees_state else {}
+    return Base(init, project, step, lambda params: (), None if sees_state else run, bounds)
+
+
+def convolution(d: int, filter_width: int) -> Base:
+    """`sum_{j < k} W_j x_{t-j} + b`. The state is what the inputs so far add to later sums.
+
+    Parameters: `input` `[in, 3 k d]` (`W_0` for f, o and z, then `W_1`, ...) and `bias` `[3 d]`.
+    """
+    if filter_width < 1:
+        raise ValueError(f"filter_width must be at least 1, got {filter_width}")
+    k = filter_width
+
+    def init(key: jax.Array, input_size: int) -> Params:
+        weights = dense(key, (input_size, 3 * k * d), gain=k**-0.5)
+        return {"input": weights, "bias": jnp.zeros(3 * d)}
+
+    def project(params: Params, x: jax.Array) -> tuple[Scores, ...]:
+        wide = affine(x, params["input"], jnp.pad(params["bias"], (0, 3 * (k - 1) * d)))
+        pieces = _pieces(wide, d)
+        return tuple(pieces[i : i + 3] for i in range(0, 3 * k, 3))
+
+    def step(params: Params, xi: Any, h: Any, pending: Any) -> tuple[Scores, State, State]:
+        if pending is not None:
+            xi = (*jax.tree.map(jnp.add, xi[:-1], pending), xi[-1])
+        return xi[0], xi[1:], jax.tree.map(jnp.zeros_like, xi[1:])
+
+    def run(
+        params: Params, xs: jax.Array, pending: State, length: jax.Array, reverse: bool
+    ) -> tuple[Scores, State]:
+        return convolved(project(params, xs), pending, length, reverse)
+
+    def initial_state(params: Params) -> State:
+        zero = jnp.zeros(d, params["bias"].dtype)
+        return ((zero, zero, zero),) * (k - 1)
+
+    return Base(init, project, step, initial_state, run, {})
+
+
+def of_cell(cell: Cell, d: int) -> Base:
+    """The outputs of three cells of their own, `forget`, `output` and `candidate`."""
+    if cell.stencil != (-1,):
+        raise ValueError(f"a base unit is causal; {cell.name} has stencil {cell.stencil}")
+    if cell.hidden_size != d:
+        raise ValueError(
+            f"a base unit is as wide as the unit: {cell.name} has hidden_size "
+            f"{cell.hidden_size}, not {d}"
+        )
+
+    def init(key: jax.Array, input_size: int) -> Params:
+        keys = jax.random.split(key, len(_PARTS))
+        return {part: cell.init(k, input_size) for part, k in zip(_PARTS, keys, strict=True)}
+
+    def project(params: Params, x: jax.Array) -> tuple:
+        return tuple(cell.project(params[part], x) for part in _PARTS)
+
+    def turn(params: Params, xi: Any, state: Any) -> tuple[State, State]:
+        if state is None:
+            assert cell.at_rest is not None
+            return cell.at_rest(params, xi)
+        if cell.split_step is None:
+            return cell.step(params, xi, state), None
+        return cell.split_step(params, xi, state)
+
+    def step(params: Params, xi: tuple, h: Any, states: Any) -> tuple[Scores, State, State]:
+        states = [None] * len(_PARTS) if states is None else states
+        turned = [
+            turn(params[part], given, state)
+            for part, given, state in zip(_PARTS, xi, states, strict=True)
+        ]
+        new, kept = zip(*turned, strict=True)
+        return tuple(cell.output(state) for state in new), new, kept
+
+    def run(
+        params: Params, xs: jax.Array, states: State, length: jax.Array, reverse: bool
+    ) -> tuple[Scores, State]:
+        assert cell.run is not None
+        found = [
+            cell.run(params[part], xs, state, length, reverse)
+            for part, state in zip(_PARTS, states, strict=True)
+        ]
+        scores, last = zip(*found, strict=True)
+        return scores, last
+
+    return Base(
+        init,
+        project,
+        step,
+        initial_state=lambda params: tuple(cell.initial_state(params[part]) for part in _PARTS),
+        run=None if cell.run is None else run,
+        bounds=dict.fromkeys(_PARTS, cell.bounds) if cell.bounds else {},
+        splits=cell.split_step is not None,
+        rests=cell.at_rest is not None,
+        whole=cell.whole,
+    )
+
+
+def _pieces(wide: jax.Array, d: int) -> tuple[jax.Array, ...]:
+    return tuple(wide[..., i : i + d] for i in range(0, wide.shape[-1], d))
