@@ -177,7 +177,7 @@ def test_a_treebank_that_is_not_whole_is_named(tmp_path: Path):
     with pytest.raises(CorpusError, match="no file below it is called like"):
         read_splits("wsj", "xpos", str(tmp_path))
     file(tmp_path, MRG, "wsj/03/wsj_0301.mrg")
-    with pytest.raises(CorpusError, match="sections 0, 1, 2, 4, .* of 0 to 24 are missing"):
+    with pytest.raises(CorpusError, match=r"sections 0, 1, 2, 4, .* of 0 to 24 are missing"):
         read_splits("wsj", "xpos", str(tmp_path))
     file(tmp_path, MRG, "copy/wsj_0301.mrg")
     with pytest.raises(CorpusError, match="is there twice"):
@@ -264,7 +264,7 @@ def test_a_vocabulary_survives_its_file(tmp_path: Path):
     path = write_json(tmp_path / "vocabulary.json", found.content())
     assert Vocabulary.load(path) == found
     path.write_text('{"words": 3}')
-    with pytest.raises(CorpusError, match="vocabulary.json is no vocabulary"):
+    with pytest.raises(CorpusError, match=r"vocabulary\.json is no vocabulary"):
         Vocabulary.load(path)
 
 
@@ -279,7 +279,7 @@ def test_batches_hold_what_the_sentences_hold():
     np.testing.assert_array_equal(batch.labels[0], [UNSEEN, 1, 0, 0, 0, 0])
     np.testing.assert_array_equal(batch.words[0], [0, words.words.index("dog"), 0, 0, 0, 0])
     np.testing.assert_array_equal(batch.labels[2], [0, 1, 3, 0, 2, 0])
-    assert not np.any(batch.words[1]) and not np.any(batch.flags[1])
+    assert not any(np.any(part[1]) for part in batch)
     whole = words.number([test[0].words])
     for got, want in zip(batch[:3], whole, strict=True):
         np.testing.assert_array_equal(got[2, :5], want)
@@ -328,9 +328,9 @@ def test_bad_word_vectors_are_refused_with_their_line(text, message, tmp_path: P
     ("text", "tokens"),
     [
         ("Mr. Li doesn't know.", [["Mr.", "Li", "does", "n't", "know", "."]]),
-        ("It\u2019s 10% off, or $5.50!", [["It", "'s", "10", "%", "off", ",", "or", "$", "5.50", "!"]]),
+        ("It\u2019s 10% off, $5.50!", [["It", "'s", "10", "%", "off", ",", "$", "5.50", "!"]]),
         ("The U.S. grew. We cannot.", [["The", "U.S.", "grew", "."], ["We", "can", "not", "."]]),
-        ("(See http://a.b/c?d, e.g. 1,000)", [["(", "See", "http://a.b/c?d", ",", "e.g.", "1,000", ")"]]),
+        ("(http://a.b/c?d, e.g. 1,000)", [["(", "http://a.b/c?d", ",", "e.g.", "1,000", ")"]]),
         ("Wait... what? -- no", [["Wait", "...", "what", "?", "--", "no"]]),
         ("one line\nanother", [["one", "line"], ["another"]]),
         (" \n\n", []),
@@ -370,18 +370,18 @@ def test_a_gzipped_file_is_found_and_verified_by_what_is_in_it(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("corpus", "tags", "counts", "labels"),
     [
-        ("ud_ewt", "xpos", {"train": (12_544, 204_577), "valid": (2_001, 25_147), "test": (2_077, 25_094)}, 49),
-        ("ptb_sample", "xpos", {"train": (3_253, 78_375), "valid": (316, 7_652), "test": (345, 8_057)}, 45),
-        ("conll2000", "chunk", {"train": (8_043, 190_731), "valid": (893, 20_996), "test": (2_012, 47_377)}, 22),
+        ("ud_ewt", "xpos", [(12_544, 204_577), (2_001, 25_147), (2_077, 25_094)], 49),
+        ("ptb_sample", "xpos", [(3_253, 78_375), (316, 7_652), (345, 8_057)], 45),
+        ("conll2000", "chunk", [(8_043, 190_731), (893, 20_996), (2_012, 47_377)], 22),
     ],
 )  # fmt: skip
-def test_the_real_sets_are_as_published(corpus: str, tags: str, counts: dict, labels: int):
+def test_the_real_sets_are_as_published(corpus: str, tags: str, counts: list, labels: int):
     try:
         splits, skipped = read_splits(corpus, tags)
     except data.DataError as error:
         pytest.skip(str(error))
-    found = {name: (len(s), sum(len(x.words) for x in s)) for name, s in splits.items()}
-    assert found == counts
+    found = [splits[name] for name in ("train", "valid", "test")]
+    assert [(len(part), sum(len(s.words) for s in part)) for part in found] == counts
     assert len(vocabulary(splits["train"], "words").tags) == labels
     expected = {
         "ud_ewt": {"multiword tokens": 3_327, "empty nodes": 43}, "ptb_sample": {"traces": 6_592},
