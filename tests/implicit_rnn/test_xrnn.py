@@ -134,7 +134,11 @@ CASES: Mapping[str, tuple[dict[str, Any], Any]] = {
         three(mingru),
     ),
 }
-every_case = pytest.mark.parametrize("name", list(CASES))
+
+
+def but_slow(names, *slow):
+    """Names as parameters, some of which are for the slow tests."""
+    return [pytest.param(n, marks=pytest.mark.slow if n in slow else []) for n in names]
 
 
 def drawn(tree, seed=0):
@@ -157,7 +161,7 @@ def made(name):
     return cells.xrnn(WIDTH, **CASES[name][0])
 
 
-@every_case
+@pytest.mark.parametrize("name", list(CASES))
 def test_outputs_are_those_of_the_equations(name):
     options, base = CASES[name]
     with jax.enable_x64(True):
@@ -174,7 +178,7 @@ def test_outputs_are_those_of_the_equations(name):
 AT_ONCE = {
     "keeping inputs": lambda: cells.xrnn(WIDTH, depth=2, keep="inputs"),
     "keeping everything": lambda: cells.xrnn(WIDTH, depth=2, keep="everything"),
-    "convolution": lambda: made("convolution"),
+    "convolution": lambda: cells.xrnn(WIDTH, **CASES["convolution"][0] | {"depth": 1}),
     "mingru as base": lambda: cells.xrnn(WIDTH, depth=1, base=cells.mingru(WIDTH)),
     "depth 3": lambda: made("linear"),
     "static": lambda: made("static"),
@@ -185,12 +189,7 @@ AT_ONCE = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in rare else [])
-        for rare in [("keeping everything", "depth 3", "static")]
-        for name in AT_ONCE
-    ],
+    "name", but_slow(AT_ONCE, "keeping everything", "convolution", "depth 3", "static", "mingru")
 )
 def test_all_steps_at_once_are_one_step_after_the_other(name):
     """Values and gradients, in both directions, for every length, from a given state."""
@@ -248,7 +247,9 @@ def test_chunks_and_truncation_take_steps_one_by_one():
         np.testing.assert_allclose(ys, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["static", "convolution", "state", "lstm"])
+@pytest.mark.parametrize(
+    "name", but_slow(["static", "lstm", "convolution", "state"], "convolution", "state")
+)
 def test_gradients_are_finite_differences(name):
     with jax.enable_x64(True):
         cell = made(name)
@@ -306,10 +307,9 @@ def test_shapes_and_numbers_of_parameters_follow_from_the_depth(depth):
 
 
 def test_every_unit_starts_with_numbers_of_its_own():
-    cell = cells.xrnn(WIDTH, depth=3)
-    params = jax.jit(lambda key: cell.init(key, INPUTS))(jax.random.key(0))
+    params = cells.xrnn(WIDTH, depth=2).init(jax.random.key(0), INPUTS)
     leaves = [p for p in jax.tree.leaves(params) if p.shape == (INPUTS, 3 * WIDTH)]
-    assert len({float(leaf[0, 0]) for leaf in leaves}) == len(leaves) == 7
+    assert len({float(leaf[0, 0]) for leaf in leaves}) == len(leaves) == 3
 
 
 def sequences_kept(depth, keep):
@@ -339,6 +339,7 @@ def test_a_gradient_does_not_keep_a_copy_of_activations_for_every_unit():
     assert sequences_kept(4, "everything") > 5 * 15
 
 
+@pytest.mark.slow
 def test_peak_memory_at_depth_4_is_a_part_of_that_of_all_activations():
     def peak(keep):
         cell = cells.xrnn(8, depth=4, keep=keep)
@@ -359,7 +360,7 @@ def influence(name):
     return np.abs(slopes).max(axis=(1, 3)) > 0
 
 
-@pytest.mark.parametrize("name", ["linear", "convolution", "lstm"])
+@pytest.mark.parametrize("name", but_slow(["linear", "convolution", "lstm"], "lstm"))
 def test_outputs_do_not_see_later_inputs(name):
     assert made(name).causal
     np.testing.assert_array_equal(influence(name), np.tri(TIME, dtype=bool))
@@ -478,9 +479,7 @@ def test_retention_is_the_derivative_of_a_state_with_respect_to_itself(name):
         np.testing.assert_allclose(blocks[i, :, i], np.diag(expected), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["linear", *(pytest.param(n, marks=pytest.mark.slow) for n in ("static", "lstm"))]
-)
+@pytest.mark.parametrize("name", but_slow(["linear", "static", "lstm"], "static", "lstm"))
 def test_implicit_recursive_unit_solves_its_equation(name):
     cell = cells.implicit(cells.xrnn(WIDTH, **CASES[name][0] | {"depth": 2}))
     params, xs = cell.init(jax.random.key(0), INPUTS), example(made(name))[1]
