@@ -87,6 +87,25 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     plot.set_defaults(handler=_plot)
 
+    tag = commands.add_parser(
+        "tag",
+        help="tag the words of a text with a trained tagger",
+        description=(
+            "Prints every word with its tag, a line each, and a blank line after each sentence. "
+            "Without TEXT and --file, the text is read from standard input. A line break always "
+            "ends a sentence."
+        ),
+    )
+    tag.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    tag.add_argument("text", nargs="?", metavar="TEXT", help="a sentence, or several")
+    tag.add_argument("--file", type=Path, metavar="FILE", help="a text file in UTF-8")
+    tag.add_argument(
+        "--picture", type=Path, metavar="FILE.png",
+        help="draw where each word looks, to the past or to the future; FILE-2.png and so on for "
+        "further sentences",
+    )  # fmt: skip
+    tag.set_defaults(handler=_tag)
+
     record = commands.add_parser(
         "record", help="collect an experiment in one JSON file and print its table as Markdown"
     )
@@ -146,6 +165,30 @@ def _plot(options: argparse.Namespace) -> int:
     from implicit_rnn.training import figures
 
     _name_files(options.run, figures.draw(options.run))
+    return 0
+
+
+def _tag(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import folder, tagged
+
+    if options.text is not None and options.file is not None:
+        raise folder.FolderError("give a text or --file, not both")
+    text = options.text
+    if options.file is not None:
+        try:
+            text = options.file.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise folder.FolderError(f"{options.file} is not UTF-8: {error}") from None
+    trained = tagged.load(options.run)
+    found = tagged.tag_text(trained, sys.stdin.read() if text is None else text)
+    for sentence in found:
+        for word, name in zip(sentence.words, sentence.tags, strict=True):
+            print(f"{word}\t{name}")
+        print()
+    for number, sentence in enumerate(found if options.picture else [], 1):
+        path = options.picture
+        path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        print(f"wrote {tagged.picture(sentence, path)}", file=sys.stderr)
     return 0
 
 

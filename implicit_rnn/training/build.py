@@ -60,12 +60,34 @@ def language_model(
     )  # fmt: skip
 
 
+def word_tagger(
+    task: Task, *, encoder: str = "igru", hidden: int | None = None, word_size: int = 200,
+    affix_size: int = 12, feature_dropout: float = 0.0, word_dropout: float = 0.0, **options: Any,
+) -> models.Tagger:  # fmt: skip
+    """A tag for every word.
+
+    Args:
+      encoder: a cell by name, or "bi" and a causal one.
+      hidden: width of the cell; as many as a word has features, as in the 2017 paper, without.
+      word_size, affix_size, word_dropout: as for `models.word_tagger`.
+      feature_dropout: of the encoder's inputs and features.
+      **options: of the encoder and its cell.
+    """
+    return models.word_tagger(
+        lambda width: _encoder(encoder, hidden or width, options), word_size=word_size,
+        affix_size=affix_size, dropout=feature_dropout, word_dropout=word_dropout,
+        vectors=task.details.get("vectors"), **task.sizes,
+    )  # fmt: skip
+
+
 # Every model by name, `name -> factory(task, **options)`: what configurations choose from.
 MODELS: dict[str, Callable[..., models.Model]] = {
     "language_model": language_model,
     "tagger": tagger,
+    "word_tagger": word_tagger,
 }
-KINDS = {"language_model": "language", "tagger": "tagging"}  # which tasks they fit
+# Which tasks they fit.
+KINDS = {"language_model": "language", "tagger": "tagging", "word_tagger": "words"}
 
 
 def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Model]:
