@@ -176,10 +176,11 @@ def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) ->
     means, over_time = figure.subplots(1, 2, width_ratios=[1, 2.2])
     # A colour is a unit's place within its level, and the style of its line the level.
     styles = ("-", (0, (4, 2)), (0, (1, 1.2)))
+    colours = (*PALETTE, "#999999")  # eight, as many as units at the third level
     for index, (name, values) in enumerate(weights.items()):
         values = np.asarray(values, np.float64)
         place = int(name.replace("L", "0").replace("R", "1"), 2)
-        colour = PALETTE[place % len(PALETTE)]
+        colour = colours[place % len(colours)]
         style = styles[(len(name) - 1) % len(styles)]
         means.barh(index, values.mean() if values.size else 0, color=colour, height=0.7)
         over_time.plot(values, color=colour, linestyle=style, linewidth=1.6, label=name)
