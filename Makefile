@@ -10,14 +10,14 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test test-slow lint bench clean
+.PHONY: help install run demo test test-slow lint notebooks bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
 
-run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures (ARGS="--set training.seed=1")
+run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures (ARGS="--set training.seed=1 --output runs/other")
 	$(BIN)/implicit-rnn train configs/biased_walk.toml --profile quick --resume $(ARGS)
 
 demo: install ## one implicit recurrence with every method, linear solver and adjoint

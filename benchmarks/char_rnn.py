@@ -24,7 +24,9 @@ from benchmarks import report, timing
 from implicit_rnn.models.base import label_sums
 from implicit_rnn.training import config, loop
 from implicit_rnn.training.build import build
+from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.folder import write_json
+from implicit_rnn.training.step import trainer_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,19 +86,21 @@ def main() -> None:
     peer = flax_model(task.sizes["vocabulary"], settings.model["hidden"])
     rows, steps = {}, {}
     for label, model in (("ours", ours), ("flax", peer)):
-        parts = loop.trainer_of(task, model, settings)
+        parts = trainer_of(task, model, settings)
         folder = ROOT / "runs" / name / label
         result = folder / "result.json"
-        if not result.exists():
+        if result.exists():
+            loop.same_config(settings, folder)
+        else:
             loop.run_trainer(parts, settings, folder, resume=True, command=command, name=label)
         rows[label] = json.loads(result.read_text())
         source = task.splits["train"]
         entry = source.plan(settings.training.batch, 1, np.random.default_rng(0))[0]
-        step = jax.jit(lambda state, batch, parts=parts: parts.step(state, batch).loss)
+        step = jax.jit(lambda state, batch, parts=parts: parts.step(state, batch))  # keeps both
         steps[label] = timing.stopwatch(step, parts.init(), source.batch(entry))
         if label == "ours":
-            checkpoints = loop.Checkpoints(folder / "checkpoints")
-            state = checkpoints.restore(checkpoints.best(), jax.eval_shape(parts.init))
+            checkpoints = Checkpoints(folder / "checkpoints")
+            state, _ = checkpoints.restore_best(jax.eval_shape(parts.init), print)
             sample = _sample(ours, state.params, task.details["alphabet"])
     times = timing.interleaved(steps, arguments.rounds)
     content = report.environment(command, ["jax", "jaxlib", "flax", "optax"]) | {

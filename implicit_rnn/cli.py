@@ -150,15 +150,19 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import experiment, loop
+    from implicit_rnn.training import checkpoint, experiment, loop
 
     rows = []
     for folder in experiment.run_folders(options.run):
-        trainer, state, record = loop.restore(experiment.configuration(folder), folder)
+        try:
+            trainer, state, record = loop.restore(experiment.configuration(folder), folder)
+        except checkpoint.CheckpointError as error:
+            print(f"left out: {error}")
+            continue
         found = trainer.evaluate(state, trainer.task.splits[options.split])
         rows.append({"run": folder.name, "update": record["update"], **found})
     experiment.printer().print(experiment.table(f"{options.split} set", rows))
-    return 0
+    return 0 if rows else 1
 
 
 def _plot(options: argparse.Namespace) -> int:

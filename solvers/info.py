@@ -34,7 +34,8 @@ _ADVICE = {
     ),
     Status.STALLED: (
         "The residual stopped falling above the tolerance: the tolerance may lie below what this "
-        "precision can reach (loosen rtol or use float64), or the problem is nearly singular."
+        "precision can reach (loosen rtol or use float64), the map may not contract there (use "
+        "newton or auto), or the problem is nearly singular."
     ),
     Status.DIVERGED: (
         "The residual grew: the map does not contract from this start. Use newton or auto, "

@@ -236,7 +236,7 @@ def _solve(
         steps = jnp.full(size.shape, settings.steps, jnp.int32)
         # What is left may exceed what was there at first and still be on its way down.
         growing = residual / jnp.maximum(before, 1)
-        status = truncated_status(jnp.zeros_like(steps), growing, rtol)
+        status = truncated_status(jnp.zeros_like(steps), growing, 0.0)
         status = jnp.where(residual <= rtol, int(Status.CONVERGED), status)
         info = Info(steps, residual, status, steps if short else steps - 1)
         return space.unravel(unit * w), info

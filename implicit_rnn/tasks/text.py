@@ -24,7 +24,7 @@ def streams(tokens: np.ndarray, window: int) -> Source:
 
     def plan(batch: int, buckets: int, rng: np.random.Generator | None) -> list:
         steps = (len(tokens) - 1) // batch
-        if steps < window:
+        if steps < (1 if rng is None else window):
             raise ValueError(
                 f"{len(tokens)} characters are too few for {batch} streams of a window of {window}"
             )

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from implicit_rnn import models
 from implicit_rnn.cells import CELLS
-from implicit_rnn.models.encoder import cell_kind
 from implicit_rnn.tasks import TASKS, Task
 
 
 def _encoder(encoder: str, hidden: int, options: dict[str, Any]) -> models.Encoder:
-    own = {**inspect.signature(models.encoder).parameters}
-    own |= inspect.signature(cell_kind(encoder)[0]).parameters
-    return models.encoder(
-        encoder, hidden, **{key: value for key, value in options.items() if key in own}
-    )
+    return models.encoder(encoder, hidden, **options)
 
 
 def tagger(

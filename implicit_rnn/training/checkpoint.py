@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from implicit_rnn.training.folder import write_json
+from implicit_rnn.training.folder import plain, write_json
 
 
 class CheckpointError(RuntimeError):
@@ -42,7 +42,8 @@ class Checkpoints:
         self._remove(update)
         self._orbax.save(path, state)
         self._orbax.wait_until_finished()
-        write_json(self._seal(update), {**record, "update": update, "files": _checksums(path)})
+        content = {**record, "update": update, "files": _checksums(path)}
+        write_json(self._seal(update), {"record": content, "sum": _digest(plain(content))})
         kept = {*self.updates()[-self.keep :], self.best()}
         for other in self._present() - kept:
             self._remove(other)
@@ -58,10 +59,13 @@ class Checkpoints:
         return min(known, key=lambda update: known[update]) if known else None
 
     def record(self, update: int) -> dict[str, Any]:
+        """What was saved with a state; empty if the seal is damaged."""
         try:
-            return json.loads(self._seal(update).read_text())
-        except (OSError, json.JSONDecodeError):
+            seal = json.loads(self._seal(update).read_text())
+            whole = seal["sum"] == _digest(seal["record"])
+        except (OSError, ValueError, TypeError, KeyError):
             return {}
+        return seal["record"] if whole else {}
 
     def restore(self, update: int, like: Any) -> Any:
         """The state saved at an update; raises `CheckpointError` if it is damaged."""
@@ -86,14 +90,28 @@ class Checkpoints:
         self, like: Any, say: Callable[[str], None]
     ) -> tuple[Any, dict[str, Any]] | None:
         """The newest state that can be read, with its record; None if there never was one."""
+        return self._first(self.updates()[::-1], like, say)
+
+    def restore_best(
+        self, like: Any, say: Callable[[str], None]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """The state with the lowest score that can be read; the newest if none has a score."""
         updates = self.updates()
-        for position, update in reversed(list(enumerate(updates))):
+        scores = {update: self.record(update).get("score") for update in updates}
+        scored = [(score, update) for update, score in scores.items() if score is not None]
+        others = [update for update in updates[::-1] if scores[update] is None]
+        return self._first([update for _, update in sorted(scored)] + others, like, say)
+
+    def _first(
+        self, updates: list[int], like: Any, say: Callable[[str], None]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        for update, following in zip(updates, [*updates[1:], None], strict=False):
             try:
                 return self.restore(update, like), self.record(update)
             except CheckpointError as error:
-                if position == 0:
+                if following is None:
                     raise
-                say(f"{error}; falling back to {self._path(updates[position - 1]).name}")
+                say(f"{error}; falling back to {self._path(following).name}")
         return None
 
     def _path(self, update: int) -> Path:
@@ -103,11 +121,17 @@ class Checkpoints:
         return self.folder / f"{update:06d}.json"
 
     def _present(self) -> set[int]:
-        return {int(path.stem) for path in self.folder.glob("[0-9]*") if path.stem.isdigit()}
+        return {int(path.name.split(".")[0]) for path in self.folder.glob("[0-9]*")}
 
     def _remove(self, update: int) -> None:
         self._seal(update).unlink(missing_ok=True)
-        shutil.rmtree(self._path(update), ignore_errors=True)
+        # Also what a kill in the middle of a save has left under another name.
+        for path in [self._path(update), *self.folder.glob(f"{self._path(update).name}.*")]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(record: Any) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _checksums(folder: Path) -> dict[str, str]:

@@ -105,19 +105,33 @@ def resolve(
     if profile is not None:
         _known(profile, profiles, f"{where}: profile")
         _merge(content, profiles[profile])
-    overrides = [_setting(text) for text in settings]
+    overrides = dict(_setting(text) for text in settings)
     known = ["title", "grid", "variants", "paper", *_TABLES]
     for key in content:
         _known(key, known, f"{where}: table")
     title, grid = content.pop("title", Path(where).stem), content.pop("grid", {})
     variants, paper = content.pop("variants", {}), content.pop("paper", [])
-    choices = [[(key, value) for value in values] for key, values in grid.items()]
+    for key, values in grid.items():
+        if not isinstance(values, list):
+            raise ConfigError(f"{where}: grid.{key}: a list of values wanted, got {values!r}")
+    choices = [
+        # One value from the command line stands for all of the grid's.
+        [(key, value) for value in ([overrides.pop(key)] if key in overrides else values)]
+        for key, values in grid.items()
+    ]
+    for name, table in variants.items():
+        taken = [key for key in overrides if look_up(table, key) is not None]
+        if taken:
+            raise ConfigError(
+                f"--set {taken[0]} would undo what variant {name!r} is: choose variants with "
+                f"--only, or change {where}"
+            )
     runs, labels = {}, {}
     for point in itertools.product(*choices):
         for variant, table in variants.items() or [("", {})]:
             own = copy.deepcopy(content)
             _merge(own, table)
-            for key, value in [*point, *overrides]:
+            for key, value in [*point, *overrides.items()]:
                 _assign(own, key, value, where)
             label = {key: value for key, value in point}
             name = "-".join([*(f"{k.split('.')[-1]}={v}" for k, v in label.items()), variant])
@@ -125,6 +139,11 @@ def resolve(
             runs[name] = _checked(own, where)
             labels[name] = label | ({"variant": variant} if variant else {})
     return Experiment(title, runs, labels, paper)
+
+
+def read(path: Path) -> Config:
+    """The configuration that a run folder keeps."""
+    return load(path).runs[""]
 
 
 def check_options(
@@ -179,6 +198,8 @@ _TABLES = ("task", "model", "solver", "optimiser", "training")
 
 
 def _checked(content: Table, where: str) -> Config:
+    for key in content:
+        _known(key, _TABLES, f"{where}: table")
     for name in ("task", "model"):
         if "name" not in content.get(name, {}):
             raise ConfigError(f"{where}: {name}.name is missing")
@@ -215,11 +236,18 @@ def _takes(model: Table, where: str) -> list[Callable]:
     parameters = inspect.signature(made).parameters
     if "encoder" not in parameters:
         return [made]
+    name = model.get("encoder", parameters["encoder"].default)
     try:
-        cell, _ = cell_kind(model.get("encoder", parameters["encoder"].default))
+        cell, _ = cell_kind(str(name))
     except ValueError as error:
         raise ConfigError(f"{where}.encoder: {error}") from None
     return [made, encoder, cell]
+
+
+def look_up(table: Mapping[str, Any], dotted: str) -> Any:
+    for key in dotted.split("."):
+        table = table.get(key, {}) if isinstance(table, Mapping) else {}
+    return table if table != {} else None
 
 
 def _merge(into: Table, other: Mapping[str, Any]) -> None:
@@ -296,4 +324,4 @@ def _key(key: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training.config import Config, ConfigError, Experiment, resolve
-from implicit_rnn.training.loop import run
+from implicit_rnn.training.config import Config, ConfigError, Experiment, look_up, read
+from implicit_rnn.training.loop import run, same_config
 
 MARK = "experiment.json"
+METRICS = ("bits", "error", "loss")  # the first that a model has is the one to show
 
 
 def train(
@@ -56,12 +56,17 @@ def train(
     if not chosen:
         raise ConfigError(f"no run fits {list(only)}; there are {', '.join(experiment.runs)}")
     content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
+    if mark.exists() and json.loads(mark.read_text())["runs"] != experiment.labels:
+        raise folders.FolderError(
+            f"{output} holds another experiment, of other runs: choose another --output"
+        )
     folders.write_json(mark, content)
     for number, (name, config) in enumerate(chosen.items()):
         folder = output / name
         if len(chosen) > 1:
             console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
         if (folder / "result.json").exists():
+            same_config(config, folder)
             console.print(f"{folder} is finished", highlight=False)
             continue
         run(config, folder, resume=resume, command=command, name=name, console=console)
@@ -81,12 +86,12 @@ def results(output: Path) -> list[dict[str, Any]]:
             continue
         result = json.loads(path.read_text())
         row = {**label}
-        metric = next(key for key in _METRICS if key in result["test"])
+        metric = next(key for key in METRICS if key in result["test"])
         row[f"test {metric}"] = result["test"][metric]
         for paper in mark["paper"]:
             numbers = {k: v for k, v in paper.items() if k != "variant" and "." not in k}
             where = {k: v for k, v in paper.items() if k not in numbers}
-            if all(label.get(k, _look_up(result["config"], k)) == v for k, v in where.items()):
+            if all(label.get(k, look_up(result["config"], k)) == v for k, v in where.items()):
                 row |= {f"paper's {key}": value for key, value in numbers.items()}
         if "forward_steps" in result:
             for way in ("forward", "backward"):
@@ -154,7 +159,7 @@ def configuration(folder: Path) -> Config:
     path = folder / "config.toml"
     if not path.exists():
         raise ConfigError(f"{folder} is no run folder: it has no config.toml")
-    return resolve(tomllib.loads(path.read_text()), str(path)).runs[""]
+    return read(path)
 
 
 def run_folders(output: Path) -> list[Path]:
@@ -164,15 +169,6 @@ def run_folders(output: Path) -> list[Path]:
         return [output / name for name in names if (output / name / "config.toml").exists()]
     configuration(output)
     return [output]
-
-
-def _look_up(table: dict[str, Any], dotted: str) -> Any:
-    for key in dotted.split("."):
-        table = table.get(key, {})
-    return table
-
-
-_METRICS = ("bits", "error", "loss")  # the first that a model has is the one to show
 
 
 def _cell(column: str, value: Any) -> str:

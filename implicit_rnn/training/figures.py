@@ -1,4 +1,4 @@
-"""The figures of a run or an experiment: learning curves, the switch, residuals."""
+"""The figures of a run or an experiment: learning curves, the switch, residuals, errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ import numpy as np
 
 from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell
+from implicit_rnn.confusion import confusion
 from implicit_rnn.models import Tagger
 from implicit_rnn.tasks import Examples
 from implicit_rnn.training import experiment, loop
-from implicit_rnn.training.folder import Records
+from implicit_rnn.training.checkpoint import CheckpointError
+from implicit_rnn.training.config import Config
+from implicit_rnn.training.errors import errors
+from implicit_rnn.training.folder import Records, write_json
+from implicit_rnn.training.step import State, Trainer
+from implicit_rnn.training.tagged import predictions
 
-_SHOWN = 500  # sequences of the test set whose residuals are drawn
+_SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
+_TELLING = 20  # words of a sentence whose switch is drawn
 
 
 def draw(output: Path) -> list[Path]:
@@ -26,11 +33,16 @@ def draw(output: Path) -> list[Path]:
     written = _learning(output, folders)
     for folder in folders:
         config = experiment.configuration(folder)
-        trainer, state, _ = loop.restore(config, folder)
-        model = trainer.model
-        if isinstance(model, Tagger) and model.solves and "examples" in trainer.task.details:
-            name = folder.name if len(folders) > 1 else ""
-            written += _solved(output / "plots", name, model, trainer, state, config)
+        try:
+            trainer, state, _ = loop.restore(config, folder)
+        except CheckpointError as error:
+            print(f"left out: {error}")
+            continue
+        model, stem = trainer.model, f"{folder.name}_" if len(folders) > 1 else ""
+        if isinstance(model, Tagger) and model.solves:
+            written += _solved(output / "plots", stem, model, trainer, state, config)
+        if isinstance(model, Tagger) and trainer.task.kind == "words":
+            written += _mistaken(output / "plots", stem, model, trainer, state, config)
     return written
 
 
@@ -43,7 +55,7 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
         found = [row for row in Records(folder / "metrics.jsonl").read() if "valid_loss" in row]
         if not found:
             continue
-        metric = next(key for key in ("error", "bits", "loss") if f"valid_{key}" in found[0])
+        metric = next(key for key in experiment.METRICS if f"valid_{key}" in found[0])
         name = folder.name if len(folders) > 1 else "run"
         level = rows.get(folder.name, {}).get(f"paper's {metric}")
         if level is not None and len(folders) <= 4:
@@ -73,28 +85,28 @@ def _rows(output: Path, folders: list[Path]) -> list[dict[str, Any]]:
 
 
 def _solved(
-    folder: Path, name: str, model: Tagger, trainer: loop.Trainer, state: loop.State, config: Any
+    folder: Path, stem: str, model: Tagger, trainer: Trainer, state: State, config: Config
 ) -> list[Path]:
     """The switch over one test sequence, and residuals over many."""
-    examples: Examples = trainer.task.details["examples"]["test"]
-    params = state.average if config.optimiser.ema else state.params
+    source, details = trainer.task.splits["test"], trainer.task.details
+    params = trainer.usable(state)
     cell, layer = model.encoder.cells[0], params["encoder"][0]
     assert isinstance(cell, Cell)  # a solved layer is one cell, not a pair
-    stem = f"{name}_" if name else ""
     exact = config.solver.exact()
 
     @jax.jit
-    def solve(batch: Examples) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def solve(batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = {}
         for kind, settings in (("training", config.solver.settings()), ("test", exact.settings())):
             scores, encoded = model.scores(
-                params, jnp.asarray(batch.inputs), jnp.asarray(batch.length), solve=settings
+                params, model.embed(params, batch), batch.length, solve=settings
             )
             assert encoded.info is not None
             found[f"{kind}'s tolerance"] = encoded.info.residual[-1]
         return scores, found
 
-    many = examples.take(np.arange(min(_SHOWN, len(examples.length))))
+    count, longest = source.shape
+    many = source.batch((np.arange(min(max(_SHOWN // longest, 1), count)), longest))
     _, found = solve(many)
     limits = {"training's tolerance": config.solver.rtol, "test's tolerance": exact.rtol}
     long = many.length > 1  # a sequence of one step is exact in one
@@ -106,20 +118,52 @@ def _solved(
         )
     ]  # fmt: skip
     if cell.switch is not None and cell.stencil == (-1, 1):
-        number = _telling(examples)
-        one = examples.take(np.array([number]))
+        words, seen = None, {}
+        if trainer.task.kind == "words":
+            lengths = [len(sentence.words) for sentence in details["sentences"]["test"]]
+            number = int(np.argmin(np.abs(np.array(lengths) - _TELLING)))
+            words = details["sentences"]["test"][number].words
+        else:
+            number = _telling(details["examples"]["test"])
+        one = source.batch((np.array([number]), longest))
         length = int(one.length[0])
-        scores, _ = solve(one)
-        states, _ = sequence.implicit(cell, layer, jnp.asarray(one.inputs[0]), length=length)
-        shares = sequence.switch(cell, layer, jnp.asarray(one.inputs[0]), states, length=length)
+        inputs = model.embed(params, one)[0, :length]
+        states, _ = sequence.implicit(cell, layer, inputs)
+        shares = sequence.switch(cell, layer, inputs, states)
+        if words is None:
+            scores, _ = solve(one)
+            seen = {
+                "score": _probability(scores[0, :length]), "truth": one.labels[0, :length]
+            }  # fmt: skip
         written.append(
             plots.listening(
-                np.asarray(shares)[:length, 0], folder / f"{stem}switch.png",
+                np.asarray(shares)[:, 0], folder / f"{stem}switch.png",
                 f"Who listens to the past, who to the future: test sequence {number}",
-                score=_probability(scores[0, :length]), truth=one.labels[0, :length],
+                words=words, **seen,
             )
         )  # fmt: skip
     return written
+
+
+def _mistaken(
+    folder: Path, stem: str, model: Tagger, trainer: Trainer, state: State, config: Config
+) -> list[Path]:
+    """Which tags of the test set are taken for which, and what else tells where errors are."""
+    found = errors(
+        trainer.task.details["vocabulary"].tags,
+        predictions(
+            model, trainer.usable(state), trainer.task.splits["test"],
+            config.solver.exact().settings(), config.training.evaluate_batch,
+        ),
+    )  # fmt: skip
+    skipped = {key: trainer.task.details[key] for key in ("skipped", "unseen")}
+    return [
+        write_json(folder / f"{stem}errors.json", found.content() | skipped),
+        confusion(
+            found.confusion, found.tags, folder / f"{stem}confusion.png",
+            "Which tags are taken for which, in the test set",
+        ),
+    ]  # fmt: skip
 
 
 def _telling(examples: Examples) -> int:

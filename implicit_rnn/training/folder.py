@@ -43,7 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
 def write_text(path: Path, text: str) -> Path:
     """Writes a file all at once: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w") as file:
         file.write(text)
         file.flush()
@@ -54,7 +54,7 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     """Writes a JSON file all at once; numbers that are not finite become null."""
-    return write_text(path, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+    return write_text(path, json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
 
 
 def environment(command: str) -> dict[str, Any]:
@@ -74,6 +74,16 @@ def environment(command: str) -> dict[str, Any]:
     }
 
 
+def begun(path: Path, command: str) -> dict[str, Any]:
+    """Notes that a run begins, or goes on; returns the environment that it began in."""
+    now, past = environment(command), {}
+    with contextlib.suppress(OSError, ValueError):
+        past = json.loads(path.read_text())
+    sessions = [*past.get("sessions", []), now]
+    write_json(path, {"sessions": sessions})
+    return sessions[0]
+
+
 class Records:
     """`metrics.jsonl`: one JSON object a line, appended as training goes."""
 
@@ -87,7 +97,7 @@ class Records:
 
     def append(self, row: Mapping[str, Any]) -> None:
         with open(self.path, "a") as file:
-            file.write(json.dumps(_plain(row), allow_nan=False) + "\n")
+            file.write(json.dumps(plain(row), allow_nan=False) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
         if not self.path.exists():
@@ -101,12 +111,12 @@ class Records:
         return rows
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON knows it: arrays as numbers, NaN and infinities as None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and value not in (float("inf"), float("-inf")) and value == value:

@@ -1,165 +1,32 @@
-"""The training loop: one compiled step, evaluations, checkpoints, and a way back after a kill."""
+"""The training loop: updates, evaluations, checkpoints, and a way back after a kill."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from rich.console import Console
 
 import solvers
-from implicit_rnn.models.base import Model, Outcome, metrics
-from implicit_rnn.tasks import Source, Task
+from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training.build import build
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
-from implicit_rnn.training.config import Config, dump
-from implicit_rnn.training.optimiser import optimiser
+from implicit_rnn.training.config import Config, ConfigError, dump, read
 from implicit_rnn.training.progress import Display, summary
-from implicit_rnn.training.recipe import Recipe
-from solvers import Info
+from implicit_rnn.training.step import State, Trainer, ratios, trainer
 
 
 class TrainingError(RuntimeError):
     """A run that cannot go on: why, and where its last good state is."""
-
-
-class State(NamedTuple):
-    """All that changes from update to update; a checkpoint holds it whole.
-
-    Attributes:
-      params: parameters.
-      optimiser: the optimiser's own state.
-      average: running mean of the parameters, or None.
-      carry: what a stateful model takes from batch to batch, or None.
-      update: how many updates there were; random keys are made from it.
-      loss: the latest one.
-      totals: sums since the last line of `metrics.jsonl`.
-      memory: states of all training examples, where solves start warm, or None.
-    """
-
-    params: Any
-    optimiser: Any
-    average: Any
-    carry: Any
-    update: jax.Array
-    loss: jax.Array
-    totals: dict[str, jax.Array]
-    memory: Any
-
-
-class Trainer(NamedTuple):
-    """A model with what is needed to train and to evaluate it.
-
-    Attributes:
-      init: `() -> State`.
-      step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
-        The numbers of the examples matter only where solves start warm.
-      evaluate: `(state, source) -> dict` of metrics.
-      task: what is learnt.
-      model: what learns it.
-    """
-
-    init: Callable[[], State]
-    step: Callable[..., State]
-    evaluate: Callable[[State, Source], dict[str, float]]
-    task: Task
-    model: Model
-
-
-def trainer(config: Config) -> Trainer:
-    """The compiled parts of a run."""
-    task, model = build(config.task, config.model)
-    return trainer_of(task, model, config)
-
-
-def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
-    """The same for a task and a model that are there already."""
-    settings, ema = config.training, config.optimiser.ema
-    recipe = dataclasses.replace(config.solver, clip=config.optimiser.clip or math.inf)
-    bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, model.bounds)
-    optimise = recipe.optimiser(bounds, optimiser(config.optimiser, settings.updates))
-
-    def init() -> State:
-        params = model.init(jax.random.key(settings.seed))
-        carry = model.carry(params, settings.batch) if model.carry else None
-        entry = task.splits["train"].plan(settings.batch, settings.buckets, _rng(settings.seed, 0))
-        batch = task.splits["train"].batch(entry[0])
-        told = jax.eval_shape(lambda p, b: model.loss(p, b)[1], params, batch)
-        names = [*told.sums, *(_SOLVER_SUMS if model.solves else ())]
-        totals = {name: jnp.zeros((), jnp.float32) for name in names}
-        return State(
-            params, optimise.init(params), jax.tree.map(jnp.array, params) if ema else None, carry,
-            jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32), totals,
-            _memory(told.states, task.splits["train"]) if recipe.warm else None,
-        )  # fmt: skip
-
-    def step(state: State, batch: Any, numbers: jax.Array | None = None) -> State:
-        key = jax.random.fold_in(jax.random.key(settings.seed), state.update)
-        size = jax.tree.leaves(batch)[0].shape[0]
-        probe = solvers.adjoint_probe((model.solves, size)) if model.solves else None
-        solve = recipe.settings(state.loss)
-        if recipe.warm:
-            time = batch.labels.shape[1]
-            solve["start"] = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
-
-        def objective(params: Any, probe: Info | None) -> tuple[jax.Array, Outcome]:
-            return model.loss(
-                recipe.usable(params, bounds), batch, key=key, probe=probe,
-                solve=solve, carry=state.carry,
-            )  # fmt: skip
-
-        (loss, outcome), (gradient, seen) = jax.value_and_grad(objective, (0, 1), has_aux=True)(
-            state.params, probe
-        )
-        finite = jnp.isfinite(loss)
-        # A loss that is not finite is a gradient that is not: the optimiser skips and counts it.
-        gradient = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan), gradient)
-        changes, inner = optimise.update(gradient, state.optimiser, state.params)
-        params = optax.apply_updates(state.params, changes)
-        average = state.average
-        if ema:
-            # Early on a short mean: the first parameters are not worth remembering.
-            decay = jnp.minimum(ema, (1.0 + state.update) / (10.0 + state.update))
-            average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, params)
-        carry = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), outcome.carry, state.carry
-        )
-        good = {name: jnp.where(finite, value, 0) for name, value in outcome.sums.items()}
-        totals = _add(state.totals, good | _solver_sums(outcome.info, seen, batch))
-        loss = jnp.where(finite, loss, state.loss).astype(jnp.float32)
-        memory = jax.tree.map(
-            lambda leaf, new: leaf.at[numbers, : new.shape[1]].set(new),
-            state.memory, outcome.states if recipe.warm else None,
-        )  # fmt: skip
-        return State(params, inner, average, carry, state.update + 1, loss, totals, memory)
-
-    @jax.jit
-    def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
-        _, outcome = model.loss(
-            recipe.usable(params, bounds), batch, solve=recipe.exact().settings(), carry=carry
-        )
-        return outcome.sums | _solver_sums(outcome.info, None, batch), outcome.carry
-
-    def evaluate(state: State, source: Source) -> dict[str, float]:
-        params = state.average if ema else state.params
-        size = settings.batch if model.carry else settings.evaluate_batch
-        carry = model.carry(params, size) if model.carry else None
-        totals: dict[str, jax.Array] = {}
-        for entry in source.plan(size, -(-settings.buckets // 2), None):
-            sums, carry = judge(params, source.batch(entry), carry)
-            totals = _add(totals, sums) if totals else sums
-        return _ratios({name: float(value) for name, value in totals.items()})
-
-    return Trainer(init, jax.jit(step, donate_argnums=0), evaluate, task, model)
 
 
 def run(
@@ -175,7 +42,7 @@ def run(
 
     Args:
       config: what to do.
-      folder: where `config.toml`, `metrics.jsonl`, `checkpoints/` and `result.json` go.
+      folder: where `config.toml`, `run.json`, `metrics.jsonl`, `checkpoints/` and `result.json` go.
       resume: go on from the last good checkpoint, if there is one. Without it a folder in which
         something has been trained is refused.
       command: recorded with the result.
@@ -205,232 +72,209 @@ def run_trainer(
                 f"{folder} holds a run already: add --resume to go on with it, "
                 "or choose another --output"
             )
-        _same_config(config, folder)
+        same_config(config, folder)
         with Display(name, config.training.updates, console) as display:
-            return _train(parts, config, folder, command, display)
+            return _Run(parts, config, folder, command, display).go()
 
 
 def restore(config: Config, folder: Path) -> tuple[Trainer, State, dict[str, Any]]:
     """The trainer of a run, and its best state with the record of it (the last one without)."""
     parts = trainer(config)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    like, best = jax.eval_shape(parts.init), checkpoints.best()
-    if best is not None:
-        return parts, checkpoints.restore(best, like), checkpoints.record(best)
-    found = checkpoints.restore_last(like, print)
+    found = Checkpoints(folder / "checkpoints").restore_best(jax.eval_shape(parts.init), print)
     if found is None:
         raise CheckpointError(f"{folder} has no checkpoint: train it first")
     return parts, *found
 
 
-def _train(
-    parts: Trainer, config: Config, folder: Path, command: str, display: Display
-) -> dict[str, Any]:
-    settings, began = config.training, time.perf_counter()
-    source, metric = parts.task.splits["train"], parts.task.metric
-    checkpoints = Checkpoints(folder / "checkpoints", settings.keep)
-    records = folders.Records(folder / "metrics.jsonl")
-    state, progress = jax.jit(parts.init)(), _Progress(0, 0, 0.0, None, 0)
-    found = checkpoints.restore_last(state, display.say)
-    if found is not None:
-        state, record = found
-        progress = _Progress(**record["progress"])
-        display.say(f"{folder}: going on from update {record['update']}")
-    update = int(state.update)
-    records.rewind(update)
-    events = _event_writer(folder) if settings.tensorboard else None
-
-    def report(row: dict[str, Any]) -> None:
-        records.append(row)
-        display.advance(update, row)
-        for key, value in row.items():
-            if events and key != "update" and isinstance(value, int | float):
-                events.add_scalar(key, value, update)
-
-    before, tokens, since = progress.seconds, 0, time.perf_counter()
-    epoch, plan = progress.epoch, _plan(source, config, progress.epoch)
-    index, stopped = progress.position, ""
-    try:
-        while update < settings.updates and not stopped:
-            if index == len(plan):
-                epoch, index, plan = epoch + 1, 0, _plan(source, config, epoch + 1)
-            if index == 0 and parts.model.carry:
-                state = state._replace(carry=parts.model.carry(state.params, settings.batch))
-            batch = source.batch(plan[index])
-            tokens += _tokens(batch)
-            numbers = source.numbers(plan[index]) if state.memory and source.numbers else None
-            state = parts.step(state, batch, numbers)
-            update, index = update + 1, index + 1
-            if update % settings.log_every == 0 or update == settings.updates:
-                totals = {key: float(value) for key, value in state.totals.items()}
-                seconds = time.perf_counter() - since
-                row = {"update": update, "epoch": epoch} | _ratios(totals)
-                row |= {"skipped": int(state.optimiser.total_notfinite)}
-                row |= {"tokens_per_second": tokens / seconds, "seconds": before + _past(began)}
-                report(row)
-                tokens, since = 0, time.perf_counter()
-                state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
-                if int(state.optimiser.notfinite_count) >= settings.most_skipped:
-                    stopped = _diagnosis(parts, state, batch, config)
-            else:
-                display.advance(update)
-            if update % settings.evaluate_every == 0 or update == settings.updates or stopped:
-                found_ = parts.evaluate(state, parts.task.splits["valid"])
-                row = {f"valid_{key}": value for key, value in found_.items()}
-                report({"update": update, "seconds": before + _past(began)} | row)
-                score, best = found_[metric], progress.best
-                better = math.isfinite(score) and (best is None or score < best)
-                waited = 0 if better else progress.waited + 1
-                progress = _Progress(
-                    epoch, index, before + _past(began), score if better else best, waited
-                )
-                record = {"score": score, "metrics": found_, "progress": progress._asdict()}
-                checkpoints.save(update, state, record)
-                if not display.console.is_terminal:
-                    display.say(f"{update:6d}/{settings.updates}  valid {summary(found_)}")
-                if settings.patience and waited >= settings.patience:
-                    display.say(f"stopped early: no better {metric} for {waited} evaluations")
-                    break
-                since, tokens = time.perf_counter(), 0
-    except KeyboardInterrupt:
-        progress = progress._replace(epoch=epoch, position=index, seconds=before + _past(began))
-        checkpoints.save(update, state, {"progress": progress._asdict()})
-        display.say(f"interrupted at update {update}; --resume goes on from there")
-        raise
-    if stopped:
-        raise TrainingError(
-            f"{stopped}\nthe last good state is in {checkpoints.folder} ({update:06d})"
-        )
-    seconds = before + _past(began)
-    return _finish(config, parts, checkpoints, records, state, folder, command, seconds)
-
-
-def _memory(states: Any, source: Source) -> Any:
-    """Room for the states of every training example; NaN: not visited yet."""
-    if not states or source.numbers is None:
-        raise TrainingError("solver.warm needs a task of separate examples, and solved layers")
-    return jax.tree.map(
-        lambda leaf: jnp.full((*source.shape, *leaf.shape[2:]), jnp.nan, leaf.dtype), states
-    )
-
-
-class _Progress(NamedTuple):
-    """Where a run is in its data, and what it has achieved."""
-
-    epoch: int
-    position: int
-    seconds: float
-    best: float | None
-    waited: int
-
-
-def _finish(
-    config: Config,
-    parts: Trainer,
-    checkpoints: Checkpoints,
-    records: folders.Records,
-    state: State,
-    folder: Path,
-    command: str,
-    seconds: float,
-) -> dict[str, Any]:
-    best = checkpoints.best()
-    if best is not None:
-        state = checkpoints.restore(best, state)
-    found = parts.evaluate(state, parts.task.splits["test"])
-    rows = [row for row in records.read() if "forward_steps" in row]
-    content = folders.environment(command) | {
-        "seconds": seconds,
-        "updates": config.training.updates,
-        "best_update": best,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        "skipped": int(state.optimiser.total_notfinite),
-        "test": found,
-        "valid": checkpoints.record(best).get("metrics") if best is not None else None,
-        "config": config.table(),
-    }
-    if rows:
-        tenth = max(len(rows) // 10, 1)
-        for key in ("forward_steps", "backward_steps"):
-            ends = (rows[:tenth], rows[-tenth:])
-            content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
-        content["converged"] = sum(row["converged"] for row in rows) / len(rows)
-    folders.write_json(folder / "result.json", content)
-    return content
-
-
-def _same_config(config: Config, folder: Path) -> None:
-    """Writes the configuration, or refuses one that differs from what the folder was begun with."""
-    path, text = folder / "config.toml", dump(config.table())
-    if path.exists() and path.read_text() != text:
-        old, new = path.read_text().splitlines(), text.splitlines()
+def same_config(config: Config, folder: Path) -> None:
+    """Refuses a configuration other than what the folder was trained with; writes it if it may."""
+    path = folder / "config.toml"
+    trained = (folder / "checkpoints").exists() or (folder / "result.json").exists()
+    if trained and path.exists() and read(path) != config:
+        old, new = path.read_text().splitlines(), dump(config.table()).splitlines()
         changed = sorted(set(new) - set(old)) or sorted(set(old) - set(new))
         raise folders.FolderError(
             f"{folder} was begun with another configuration ({'; '.join(changed[:3])}): "
             "choose another --output"
         )
-    folders.write_text(path, text)
+    folders.write_text(path, dump(config.table()))
 
 
-def _plan(source: Source, config: Config, epoch: int) -> list:
-    settings = config.training
-    return source.plan(settings.batch, settings.buckets, _rng(settings.seed, epoch))
+class _Progress(NamedTuple):
+    """Where a run is in its data, and what it has achieved."""
+
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    waited: int = 0
 
 
-def _rng(seed: int, epoch: int) -> np.random.Generator:
-    return np.random.default_rng((seed, epoch))
+class _Run:
+    """One run from where its folder is to its end."""
 
+    def __init__(
+        self, parts: Trainer, config: Config, folder: Path, command: str, display: Display
+    ) -> None:
+        self.parts, self.config, self.folder, self.display = parts, config, folder, display
+        self.settings, self.source = config.training, parts.task.splits["train"]
+        self.began = self.since = time.perf_counter()
+        self.checkpoints = Checkpoints(folder / "checkpoints", self.settings.keep)
+        self.records = folders.Records(folder / "metrics.jsonl")
+        try:
+            self.state = jax.jit(parts.init)()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self.progress = _Progress()
+        found = self.checkpoints.restore_last(self.state, display.say)
+        if found is not None:
+            self.state, record = found
+            self.progress = _Progress(**record["progress"])
+            display.say(f"{folder}: going on from update {record['update']}")
+        self.update = int(self.state.update)
+        self.records.rewind(self.update)
+        self.past = self.progress.seconds  # of earlier sessions
+        self.environment = folders.begun(folder / "run.json", command)
+        self.events = _event_writer(folder, self.update) if self.settings.tensorboard else None
 
-def _tokens(batch: Any) -> int:
-    length = getattr(batch, "length", None)
-    return int(np.sum(length)) if length is not None else int(jax.tree.leaves(batch)[0].size)
+    def go(self) -> dict[str, Any]:
+        settings, parts = self.settings, self.parts
+        epoch, index = self.progress.epoch, self.progress.position
+        plan, trouble = self.plan(epoch), ""
+        with _interruption() as interrupted:
+            while self.update < settings.updates and not trouble and not self.exhausted:
+                if index == len(plan):
+                    epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
+                if index == 0 and parts.model.carry:
+                    fresh = parts.model.carry(self.state.params, settings.batch)
+                    self.state = self.state._replace(carry=fresh)
+                batch, numbers = self.source.batch(plan[index]), None
+                if self.state.memory is not None and self.source.numbers is not None:
+                    numbers = self.source.numbers(plan[index])
+                self.state = parts.step(self.state, batch, numbers)
+                self.update, index = self.update + 1, index + 1
+                last = self.update == settings.updates
+                self.display.advance(self.update)
+                if self.update % settings.log_every == 0 or last:
+                    self.log(epoch)
+                    if int(self.state.optimiser.notfinite_count) >= settings.most_skipped:
+                        trouble = _diagnosis(parts, self.state, batch, self.config)
+                self.progress = self.progress._replace(
+                    epoch=epoch, position=index, seconds=self.seconds
+                )
+                if self.update % settings.evaluate_every == 0 or last or trouble:
+                    self.evaluate()
+                elif interrupted.is_set():
+                    self.save({})
+                if interrupted.is_set() and not last:
+                    self.display.say(f"interrupted at update {self.update}; --resume goes on")
+                    raise KeyboardInterrupt
+        if self.events:
+            self.events.close()
+        if trouble:
+            raise TrainingError(
+                f"{trouble}\nthe last good state is in {self.checkpoints.folder} "
+                f"({self.update:06d})"
+            )
+        if self.update < settings.updates:
+            self.display.say(f"stopped early: no better for {self.progress.waited} evaluations")
+        return self.finish()
 
+    @property
+    def seconds(self) -> float:
+        """Of training, evaluations and compilation included, over all sessions of the run."""
+        return self.past + time.perf_counter() - self.began
 
-def _past(began: float) -> float:
-    return time.perf_counter() - began
+    @property
+    def exhausted(self) -> bool:
+        return 0 < self.settings.patience <= self.progress.waited
 
+    def plan(self, epoch: int) -> list:
+        rng = np.random.default_rng((self.settings.seed, epoch))
+        return self.source.plan(self.settings.batch, self.settings.buckets, rng)
 
-_SOLVER_SUMS = (
-    "solves", "forward_steps", "forward_most", "converged", "backward_steps", "backward_most",
-)  # fmt: skip
+    def log(self, epoch: int) -> None:
+        """A line about the updates since the last one."""
+        totals = {key: float(value) for key, value in self.state.totals.items()}
+        row = {"update": self.update, "epoch": epoch} | ratios(totals)
+        row |= {"skipped": int(self.state.optimiser.total_notfinite)}
+        speed = totals["count"] / (time.perf_counter() - self.since)
+        self.report(row | {"tokens_per_second": speed, "seconds": self.seconds})
+        self.state = self.state._replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
+        self.since = time.perf_counter()
 
+    def evaluate(self) -> None:
+        """A line about the validation set, and a checkpoint."""
+        found = self.parts.evaluate(self.state, self.parts.task.splits["valid"])
+        row = {f"valid_{key}": value for key, value in found.items()}
+        self.report({"update": self.update, "seconds": self.seconds} | row)
+        score, best = found[self.parts.task.metric], self.progress.best
+        better = math.isfinite(score) and (best is None or score < best)
+        self.progress = self.progress._replace(
+            best=score if better else best, waited=0 if better else self.progress.waited + 1
+        )
+        self.save({"score": score, "metrics": found})
+        if not self.display.console.is_terminal:
+            skipped = int(self.state.optimiser.total_notfinite)
+            shown = summary({**found, "skipped": skipped})
+            self.display.say(f"{self.update:6d}/{self.settings.updates}  valid {shown}")
+        self.since = time.perf_counter()
 
-def _solver_sums(info: Info | None, seen: Info | None, batch: Any) -> dict[str, jax.Array]:
-    """What the solves of a batch add to the totals; sequences of length zero are not counted."""
-    if info is None:
-        return {}
-    counted = jnp.broadcast_to(
-        getattr(batch, "length", jnp.ones(info.steps.shape)), info.steps.shape
-    )
-    counted = counted > 0
-    sums = {
-        "solves": jnp.sum(counted),
-        "forward_steps": jnp.sum(jnp.where(counted, info.steps, 0)),
-        "forward_most": jnp.max(jnp.where(counted, info.steps, 0)),
-        "converged": jnp.sum(counted & info.converged),
-    }
-    if seen is not None:
-        sums |= {
-            "backward_steps": jnp.sum(jnp.where(counted, seen.steps, 0)),
-            "backward_most": jnp.max(jnp.where(counted, seen.steps, 0)),
+    def save(self, record: dict[str, Any]) -> None:
+        record = {**record, "progress": self.progress._asdict()}
+        self.checkpoints.save(self.update, self.state, record)
+
+    def report(self, row: dict[str, Any]) -> None:
+        self.records.append(row)
+        self.display.advance(self.update, row)
+        for key, value in row.items():
+            if self.events and key != "update" and isinstance(value, int | float):
+                self.events.add_scalar(key, value, self.update)
+
+    def finish(self) -> dict[str, Any]:
+        """The best state on the test set, and what the run cost."""
+        skipped = int(self.state.optimiser.total_notfinite)
+        found = self.checkpoints.restore_best(self.state, self.display.say)
+        state, record = found if found is not None else (self.state, {})
+        rows = [row for row in self.records.read() if "forward_steps" in row]
+        content = self.environment | {
+            "seconds": self.seconds,
+            "updates": self.update,
+            "best_update": record.get("update"),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+            "skipped": skipped,
+            "test": self.parts.evaluate(state, self.parts.task.splits["test"]),
+            "valid": record.get("metrics"),
+            "config": self.config.table(),
         }
-    return {name: value.astype(jnp.float32) for name, value in sums.items()}
+        if rows:
+            tenth = max(len(rows) // 10, 1)
+            for key in ("forward_steps", "backward_steps"):
+                ends = (rows[:tenth], rows[-tenth:])
+                content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
+            content["converged"] = sum(row["converged"] for row in rows) / len(rows)
+        folders.write_json(self.folder / "result.json", content)
+        return content
 
 
-def _add(totals: Mapping[str, jax.Array], sums: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    return {
-        name: jnp.maximum(total, sums[name]) if name.endswith("_most") else total + sums[name]
-        for name, total in totals.items()
-    }
+@contextlib.contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Set by Ctrl-C, so that a run ends between two updates; a second one ends it at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
 
+    def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
 
-def _ratios(totals: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of the model, and means over the solves if there were any."""
-    own = {key: value for key, value in totals.items() if key not in _SOLVER_SUMS}
-    found = {key: float(value) for key, value in metrics(own).items()}
-    for key in [key for key in _SOLVER_SUMS[1:] if key in totals]:
-        found[key] = totals[key] / (1 if key.endswith("_most") else max(totals["solves"], 1))
-    return found
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _diagnosis(parts: Trainer, state: State, batch: Any, config: Config) -> str:
@@ -441,12 +285,11 @@ def _diagnosis(parts: Trainer, state: State, batch: Any, config: Config) -> str:
             lines.append(
                 f"the batch's {jax.tree_util.keystr(path)} is not finite: look at the data"
             )
-    recipe: Recipe = config.solver
 
     def objective(params: Any) -> tuple[jax.Array, Outcome]:
-        return parts.model.loss(params, batch, solve=recipe.settings(), carry=state.carry)
+        return parts.model.loss(params, batch, solve=config.solver.settings(), carry=state.carry)
 
-    (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(state.params)
+    (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(parts.usable(state))
     lines.append(f"the loss of the last batch is {float(loss):.4g}")
     if outcome.info is not None:
         for status in np.unique(np.asarray(outcome.info.status)):
@@ -460,11 +303,11 @@ def _diagnosis(parts: Trainer, state: State, batch: Any, config: Config) -> str:
     return "\n  ".join(lines)
 
 
-def _event_writer(folder: Path) -> Any:
+def _event_writer(folder: Path, update: int) -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise TrainingError(
             "training.tensorboard needs the package tensorboardX: pip install tensorboardX"
         ) from None
-    return SummaryWriter(str(folder / "events"))
+    return SummaryWriter(str(folder / "events"), purge_step=update)

@@ -19,7 +19,8 @@ class TrainingSettings:
       keep: checkpoints kept beside the best.
       patience: evaluations without improvement before training stops; 0: it does not.
       evaluate_batch: examples a batch of an evaluation.
-      most_skipped: updates in a row that may be skipped for not being finite.
+      most_skipped: updates in a row that may be skipped for not being finite; looked at with every
+        line of `metrics.jsonl`.
       tensorboard: also write event files (needs tensorboardX).
     """
 
@@ -36,7 +37,7 @@ class TrainingSettings:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "patience": 0}
+        least = {"seed": 0, "patience": 0, "keep": 2}  # one to fall back to
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, bool) and value < least.get(field.name, 1):

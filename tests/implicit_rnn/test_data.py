@@ -116,7 +116,7 @@ def test_streams_go_on_from_window_to_window():
     predicted = [source.batch(entry).tokens[:, 1:].ravel() for entry in source.plan(3, 1, None)]
     np.testing.assert_array_equal(np.sort(np.concatenate(predicted)), np.arange(1, 49))
     with pytest.raises(ValueError, match="too few for 20 streams"):
-        source.plan(20, 1, None)
+        source.plan(20, 1, np.random.default_rng(0))
 
 
 def test_the_test_set_is_the_end_of_the_text():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_rnn.tasks import biased_walk
-from implicit_rnn.tasks.base import buckets
+from implicit_rnn.tasks.base import bucket_epoch, bucket_sizes, buckets
 
 
 def test_walks_follow_the_paper():
@@ -72,3 +72,13 @@ def test_buckets_pad_little_and_visit_everything_once():
         buckets(length, 8, np.random.default_rng(1), (10, 20))
     with pytest.raises(ValueError, match="no bucket"):
         buckets(length, 500, np.random.default_rng(1), (40,))
+
+
+def test_no_example_is_left_out_for_want_of_neighbours():
+    length = np.array([3] * 50 + [9] * 4 + [20] * 3)
+    assert bucket_sizes(length, 3) == (3, 9, 20)
+    assert bucket_sizes(length, 3, least=8) == (20,)
+    many = np.array([2] * 400 + [7] * 90 + [30] * 2)
+    assert bucket_sizes(many, 3, least=8) == (2, 30)
+    epoch = bucket_epoch(length, 8, np.random.default_rng(0), (20,))
+    assert len({number for index, _ in epoch for number in index}) == 56

@@ -14,7 +14,7 @@ CONTENT: dict[str, Any] = {
     "model": {"name": "tagger", "encoder": "igru", "hidden": 3, "feature_dropout": 0.1},
     "optimiser": {"rate": 0.02, "ema": 0.9},
     "training": {
-        "updates": 24, "batch": 8, "buckets": 1, "log_every": 5, "evaluate_every": 8,
+        "updates": 21, "batch": 8, "buckets": 1, "log_every": 5, "evaluate_every": 7,
         "evaluate_batch": 16,
     },
 }  # fmt: skip

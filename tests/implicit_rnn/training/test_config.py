@@ -43,6 +43,9 @@ def changed(table: str, **entries):
         (changed("model", update_bais=3), "did you mean 'update_bias'"),
         (changed("solver", bounded="clipped"), "solver.bounded: one of 'transform'"),
         ({"task": CONTENT["task"]}, "model.name is missing"),
+        (changed("variants", a={"modle": {}}), "table 'modle' is unknown; did you mean 'model'"),
+        (changed("grid", **{"task.bias": 1.0}), "grid.task.bias: a list of values wanted, got 1.0"),
+        (changed("model", encoder=3), "model.encoder"),
     ],
 )
 def test_a_wrong_configuration_is_told_what_would_be_right(content, message):
@@ -91,8 +94,21 @@ def test_grids_and_variants_make_a_run_each():
     assert found.labels["bias=1.0-a"] == {"task.bias": 1.0, "variant": "a"}
 
 
+def test_a_setting_stands_for_a_grid_but_does_not_undo_variants():
+    content = copy.deepcopy(CONTENT) | {
+        "grid": {"task.bias": [1.0, 0.5]},
+        "variants": {"a": {}, "b": {"model": {"encoder": "bilstm"}}},
+    }
+    found = resolve(content, "x.toml", None, ["task.bias=0.25", "model.hidden=5"])
+    assert list(found.runs) == ["bias=0.25-a", "bias=0.25-b"]
+    assert {run.task["bias"] for run in found.runs.values()} == {0.25}
+    assert {run.model["hidden"] for run in found.runs.values()} == {5}
+    with pytest.raises(ConfigError, match=r"--set model\.encoder would undo what variant 'b' is"):
+        resolve(content, "x.toml", None, ["model.encoder=gru"])
+
+
 def test_what_a_run_keeps_is_its_own_configuration():
-    found = config("solver.tied=0.1")
+    found = config("solver.tied=0.1", "optimiser.clip=inf")
     assert resolve(tomllib.loads(dump(found.table())), "again.toml").runs[""] == found
 
 

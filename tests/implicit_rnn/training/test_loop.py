@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from implicit_rnn import cells, models
+from implicit_rnn.tasks.text import text_task
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training import loop
-from implicit_rnn.training.config import dump
+from implicit_rnn.training import loop, step
+from implicit_rnn.training.config import ConfigError, dump
 from tests.implicit_rnn.training.problems import CONTENT, config, without_times
 
 
@@ -43,15 +45,15 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_tells_the_whole_story(uninterrupted: Path):
     result = json.loads((uninterrupted / "result.json").read_text())
     assert result["versions"]["jax"] == jax.__version__
-    assert result["config"]["training"]["updates"] == 24
+    assert result["config"]["training"]["updates"] == 21
     assert result["parameters"] == sum(
         leaf.size for leaf in jax.tree.leaves(jax.eval_shape(loop.trainer(config()).init).params)
     )
     assert 0 <= result["test"]["error"] <= 1
     assert result["converged"] > 0.9
     found = rows(uninterrupted)
-    assert [row["update"] for row in found if "loss" in row] == [5, 10, 15, 20, 24]
-    assert [row["update"] for row in found if "valid_loss" in row] == [8, 16, 24]
+    assert [row["update"] for row in found if "loss" in row] == [5, 10, 15, 20, 21]
+    assert [row["update"] for row in found if "valid_loss" in row] == [7, 14, 21]
     assert {"forward_steps", "backward_steps", "converged", "skipped"} <= set(found[0])
     assert (uninterrupted / "config.toml").read_text() == dump(config().table())
 
@@ -64,19 +66,21 @@ def test_training_learns(uninterrupted: Path):
 def test_a_run_killed_at_any_moment_goes_on_as_if_it_had_not_been(
     uninterrupted: Path, tmp_path: Path
 ):
-    """A child process is killed by SIGKILL in the middle, twice, and resumed."""
+    """A child process is killed by SIGKILL in the middle of an epoch, twice, and resumed.
+
+    Once after a checkpoint, once while one is being written.
+    """
     content = tmp_path / "small.toml"
     content.write_text(dump(CONTENT))
     command = [sys.executable, "-m", "implicit_rnn.cli", "train", str(content), "--no-figures"]
     command += ["--output", str(tmp_path / "run"), "--resume"]
-    # The second kill may come while a checkpoint is being written.
-    for seal in ("000008.json", "000016.json"):
+    for sign in ("000007.json", "000014*tmp*"):
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 240
-        while not (tmp_path / "run" / "checkpoints" / seal).exists():
+        while not [*(tmp_path / "run" / "checkpoints").glob(sign)]:
             assert child.poll() is None, child.stderr.read().decode()
             assert time.monotonic() < deadline
-            time.sleep(0.005)
+            time.sleep(0.0005)
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stderr.close()
@@ -94,16 +98,16 @@ def test_a_run_killed_at_any_moment_goes_on_as_if_it_had_not_been(
 def test_a_damaged_last_checkpoint_costs_some_updates_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    folder, small = tmp_path / "run", config("training.updates=16", "model.encoder=gru")
+    folder, small = tmp_path / "run", config("training.updates=14", "model.encoder=gru")
     loop.run(small, folder, console=quiet())
     before = rows(folder)
     victim = max(
-        (p for p in (folder / "checkpoints" / "000016").rglob("*") if p.is_file()),
+        (p for p in (folder / "checkpoints" / "000014").rglob("*") if p.is_file()),
         key=lambda p: p.stat().st_size,
     )
     victim.write_bytes(victim.read_bytes()[:-1])
     loop.run(small, folder, resume=True)
-    assert "falling back to 000008" in capsys.readouterr().out
+    assert "falling back to 000007" in capsys.readouterr().out
     assert rows(folder) == before
 
 
@@ -125,19 +129,21 @@ def test_a_folder_with_a_run_is_not_overwritten(uninterrupted: Path):
 def test_an_update_that_is_not_finite_is_skipped_and_counted():
     parts = loop.trainer(config("model.encoder=gru"))
     state = parts.init()
-    before = jax.tree.map(np.asarray, state.params)
+    state = state._replace(average=jax.tree.map(lambda leaf: leaf + 1, state.params))
+    before = jax.tree.map(np.array, (state.params, state.average))
     source = parts.task.splits["train"]
     batch = source.batch(source.plan(8, 1, np.random.default_rng(0))[0])
     poisoned = batch._replace(inputs=np.full_like(batch.inputs, np.nan))
     state = parts.step(state, poisoned)
-    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True):
+    after = state.params, state.average
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         np.testing.assert_array_equal(a, b)
     assert int(state.optimiser.total_notfinite) == 1
     state = parts.step(state, batch)
     assert int(state.optimiser.total_notfinite) == 1
     assert any(
         np.any(a != b)
-        for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
+        for a, b in zip(jax.tree.leaves(before[0]), jax.tree.leaves(state.params), strict=True)
     )
 
 
@@ -192,7 +198,13 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path, capsys: pytest.
     )  # fmt: skip
     loop.run(small, tmp_path / "run")
     assert "stopped early" in capsys.readouterr().out
-    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [8, 16]
+    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["updates"], result["best_update"]) == (14, 7)
+    # Killed before it could say so: it does not go on.
+    (tmp_path / "run" / "result.json").unlink()
+    loop.run(small, tmp_path / "run", resume=True, console=quiet())
+    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
 
 
 def test_every_example_is_evaluated_once_whatever_the_batch():
@@ -209,13 +221,16 @@ def test_events_go_to_a_writer_that_is_there_already(tmp_path: Path, monkeypatch
     written = []
 
     class SummaryWriter:
-        def __init__(self, folder: str) -> None:
+        def __init__(self, folder: str, purge_step: int) -> None:
             written.append(folder)
+
+        def close(self) -> None:
+            written.append("closed")
 
         def add_scalar(self, name: str, value: float, update: int) -> None:
             written.append((name, update))
 
-    small = config("model.encoder=gru", "training.tensorboard=true", "training.updates=8")
+    small = config("model.encoder=gru", "training.tensorboard=true", "training.updates=7")
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(loop.TrainingError, match="pip install tensorboardX"):
         loop.run(small, tmp_path / "without", console=quiet())
@@ -224,8 +239,9 @@ def test_events_go_to_a_writer_that_is_there_already(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "tensorboardX", module)
     loop.run(small, tmp_path / "run", console=quiet())
     assert written[0] == str(tmp_path / "run" / "events")
+    assert written[-1] == "closed"
     assert ("loss", 5) in written
-    assert ("valid_error", 8) in written
+    assert ("valid_error", 7) in written
 
 
 def test_warm_starts_are_kept_and_make_later_visits_cheap(tmp_path: Path):
@@ -241,5 +257,53 @@ def test_warm_starts_are_kept_and_make_later_visits_cheap(tmp_path: Path):
     assert steps[1] < steps[0]
     visited = np.isfinite(np.asarray(state.memory[0])).all(axis=(1, 2))
     assert set(np.flatnonzero(visited)) == set(source.numbers(entry))
-    with pytest.raises(loop.TrainingError, match=r"solver\.warm needs"):
+    with pytest.raises(ConfigError, match=r"solver\.warm needs"):
         loop.trainer(config("solver.warm=true", "model.encoder=gru")).init()
+
+
+def test_a_stateful_run_interrupted_by_hand_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch
+):
+    """A language model with its carry; Ctrl-C in mid-epoch, between two evaluations."""
+    tokens = np.random.default_rng(0).integers(0, 5, 500).astype(np.int32)
+    task = text_task(tokens, list("abcde"), 10, 0.1)
+    small = config("optimiser.ema=0.0", "training.batch=2", "training.evaluate_every=10")
+    model = models.language_model([cells.gru(3)], 5)
+    parts = step.trainer_of(task, model, small)
+    loop.run_trainer(parts, small, tmp_path / "whole", console=quiet())
+
+    def interrupting(state, *rest):
+        if int(state.update) == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+        return parts.step(state, *rest)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_trainer(
+            parts._replace(step=interrupting), small, tmp_path / "run", console=quiet()
+        )
+    assert (tmp_path / "run" / "checkpoints" / "000013.json").exists()
+    loop.run_trainer(parts, small, tmp_path / "run", resume=True, console=quiet())
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    sessions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"]
+    assert len(sessions) == 2
+
+
+def test_a_damaged_best_checkpoint_is_replaced_by_the_next_best(tmp_path: Path, capsys):
+    small = config("model.encoder=gru")
+    loop.run(small, tmp_path / "run", console=quiet())
+    best = json.loads((tmp_path / "run" / "result.json").read_text())["best_update"]
+    seal = tmp_path / "run" / "checkpoints" / f"{best:06d}.json"
+    seal.write_bytes(b"\xff" + seal.read_bytes()[1:])
+    _, state, record = loop.restore(small, tmp_path / "run")
+    assert record["update"] != best
+    assert int(state.update) == record["update"]
+
+
+def test_a_wrong_value_is_an_error_before_anything_is_written_that_would_stand_in_the_way(
+    tmp_path: Path,
+):
+    with pytest.raises(ConfigError, match=r"no bucket of .* holds a batch of 999"):
+        loop.run(config("training.batch=999"), tmp_path / "run", console=quiet())
+    with pytest.raises(ConfigError, match="layers must be at least 1"):
+        loop.run(config("model.layers=0"), tmp_path / "run", console=quiet())
+    loop.same_config(config(), tmp_path / "run")
