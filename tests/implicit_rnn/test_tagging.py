@@ -29,6 +29,7 @@ from implicit_rnn.tasks.tagging import (
     treebank,
     treebank_brackets,
     vocabulary,
+    without_hyphens,
     words_task,
 )
 from implicit_rnn.training.folder import write_json
@@ -343,6 +344,14 @@ def test_tokens_are_those_of_the_treebank(text: str, tokens: list[list[str]]):
 
 def test_quotes_and_brackets_of_the_treebank():
     assert treebank_brackets(['"', "(", "No", ")", '"']) == ["``", "-LRB-", "No", "-RRB-", "''"]
+
+
+def test_compounds_of_newer_treebanks():
+    tokens = ["self-driving", "and/or", "1990-91", "-", "http://a-b.c", "mid-1990s", "24-hour"]
+    assert without_hyphens(tokens) == [
+        "self", "-", "driving", "and", "/", "or", "1990-91", "-", "http://a-b.c", "mid-1990s",
+        "24", "-", "hour",
+    ]  # fmt: skip
 
 
 def test_a_set_without_an_address_says_where_to_get_it(tmp_path: Path, monkeypatch, capsys):

@@ -25,7 +25,7 @@ from implicit_rnn.tasks.tagging.task import (
     tagging_task,
     words_task,
 )
-from implicit_rnn.tasks.tagging.tokenise import sentences, treebank_brackets
+from implicit_rnn.tasks.tagging.tokenise import sentences, treebank_brackets, without_hyphens
 from implicit_rnn.tasks.tagging.vectors import read_vectors
 
 __all__ = [
@@ -50,5 +50,6 @@ __all__ = [
     "tagging_task",
     "treebank_brackets",
     "vocabulary",
+    "without_hyphens",
     "words_task",
 ]

@@ -1,7 +1,8 @@
 """Text as the treebank's tokens: words, clitics and punctuation apart.
 
-After the conventions of the Penn Treebank, which those of English UD follow in the main: `don't` is
-`do n't`, `dog's` is `dog 's`, `$5.` is `$ 5 .`; `U.S.`, `Mr.`, `1,000` and `well-known` stay whole.
+After the conventions of the Penn Treebank: `don't` is `do n't`, `dog's` is `dog 's`, `$5.` is
+`$ 5 .`; `U.S.`, `Mr.`, `1,000` and `well-known` stay whole. Those of English UD are the same but
+for compounds (`without_hyphens`), and for quotes and brackets (`treebank_brackets`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _PAIRS = {
 _OPENING = re.compile(r"^(``|\.\.\.|--|'(?=\w{2})|[\"(\[{<$#\u00a3\u20ac*])")
 _CLOSING = re.compile(r"(''|\.\.\.|--|[\"'),\]}>;:!?%*])$")
 _INSIDE = re.compile(r"(\.\.\.|--|\u2014|[\"()\[\]{}]|[,;:](?!\d)|[!?]+(?=\w))")
+_COMPOUND = re.compile(r"(?<=[^\W_])([-/])(?=[^\W\d_])")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)+$")
 _WEB = re.compile(r"://|@|^www\.|\.(?:com|org|net|edu|gov)\b", re.IGNORECASE)
 _ABBREVIATIONS = (
@@ -58,6 +60,14 @@ def treebank_brackets(tokens: list[str]) -> list[str]:
         if token == '"':
             token, inside = "''" if inside else "``", not inside
         found.append(brackets.get(token, token))
+    return found
+
+
+def without_hyphens(tokens: list[str]) -> list[str]:
+    """Compounds in parts, as newer treebanks have them: `self - driving`, `and / or`."""
+    found = []
+    for token in tokens:
+        found += [token] if _WEB.search(token) else [p for p in _COMPOUND.split(token) if p]
     return found
 
 
