@@ -65,7 +65,7 @@ def treebank_brackets(tokens: list[str]) -> list[str]:
 
 def without_hyphens(tokens: list[str]) -> list[str]:
     """Compounds in parts, as newer treebanks have them: `self - driving`, `and / or`."""
-    found = []
+    found: list[str] = []
     for token in tokens:
         found += [token] if _WEB.search(token) else [p for p in _COMPOUND.split(token) if p]
     return found
