@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # out, which is too faint for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _FAINT = "#333333", "#DDDDDD"
+_MOST_LABELS = 20  # in a table of confusions: with more, the numbers cannot be read
 _PAST, _FUTURE = "#B35806", "#542788"  # as in the colour map of the switch
 
 
@@ -217,6 +218,44 @@ def residuals(
     axes.set_xscale("log")
     _style(axes, title, "relative residual; dashed: what was asked for", "sequences")
     axes.legend(frameon=False, labelcolor=_INK)
+    return _save(figure, path)
+
+
+def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title: str) -> Path:
+    """Draws the share of each label (row) that is taken for another (column), and how many are.
+
+    Args:
+      counts: `[labels or more, labels]`, how often a label was given which; rows past the labels
+        are not drawn. The diagonal, what is right, is left blank.
+      labels: names.
+      path: the PNG file to write.
+      title: above the figure.
+    """
+    wrong = np.array(counts, np.float64)[: len(labels)]
+    totals = wrong.sum(axis=1)
+    np.fill_diagonal(wrong, 0)
+    # Of many labels those that take part in the most errors, in the labels' own order.
+    shown = np.sort(
+        np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:_MOST_LABELS]
+    )
+    wrong, names = wrong[np.ix_(shown, shown)], [labels[number] for number in shown]
+    share = wrong / np.maximum(totals[shown], 1)[:, None]
+    size = 2.2 + 0.42 * len(names)
+    figure, _ = _figure((size + 0.6, size))
+    axes = figure.add_subplot()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(float(share.max(initial=0)), 1e-3))
+    for row, column in zip(*np.nonzero(wrong), strict=True):
+        dark = share[row, column] > 0.6 * share.max()
+        axes.text(
+            column, row, f"{wrong[row, column]:.0f}", ha="center", va="center", fontsize=7.5,
+            color="white" if dark else _INK,
+        )  # fmt: skip
+    _style(axes, title, "was taken for", "what it is")
+    axes.grid(False)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8.5)
+    axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    bar = figure.colorbar(image, shrink=0.6, format=lambda value, _: f"{value:.0%}")
+    bar.outline.set_visible(False)
     return _save(figure, path)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell
-from implicit_rnn.confusion import confusion
 from implicit_rnn.models import Tagger
 from implicit_rnn.tasks import Examples
 from implicit_rnn.training import experiment, loop
@@ -159,7 +158,7 @@ def _mistaken(
     skipped = {key: trainer.task.details[key] for key in ("skipped", "unseen")}
     return [
         write_json(folder / f"{stem}errors.json", found.content() | skipped),
-        confusion(
+        plots.confusion(
             found.confusion, found.tags, folder / f"{stem}confusion.png",
             "Which tags are taken for which, in the test set",
         ),

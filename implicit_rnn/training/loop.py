@@ -73,6 +73,8 @@ def run_trainer(
                 "or choose another --output"
             )
         same_config(config, folder)
+        for file, content in parts.task.details.get("keep", {}).items():
+            folders.write_json(folder / file, content)
         with Display(name, config.training.updates, console) as display:
             return _Run(parts, config, folder, command, display).go()
 

@@ -12,7 +12,7 @@ import numpy as np
 from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell
 from implicit_rnn.models import Tagger
-from implicit_rnn.tasks import TASKS, Source
+from implicit_rnn.tasks import Source
 from implicit_rnn.tasks.tagging import (
     Sentence,
     Vocabulary,
@@ -26,10 +26,8 @@ from implicit_rnn.training import experiment
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.build import MODELS
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
-from implicit_rnn.training.config import Config
 from implicit_rnn.training.step import trainer_of
 
-VOCABULARY = "vocabulary.json"
 _BATCH = 50
 
 
@@ -71,7 +69,7 @@ def load(output: Path) -> Trained:
     folder, config = found[0], experiment.configuration(found[0])
     if config.model["name"] != "word_tagger":
         raise folders.FolderError(f"{folder} is no tagger of words but a {config.model['name']}")
-    words = _vocabulary(folder, config)
+    words = Vocabulary.load(folder / "vocabulary.json")
     task = bare_task(words, config.training.batch)
     options = {key: value for key, value in config.model.items() if key != "name"}
     model = MODELS["word_tagger"](task, **options)
@@ -161,13 +159,3 @@ def predictions(
     for entry in source.plan(size, 2, None):
         batch = source.batch(entry)
         yield batch, np.asarray(run(params, batch))
-
-
-def _vocabulary(folder: Path, config: Config) -> Vocabulary:
-    """The vocabulary that the folder keeps; a folder without one gets it from the corpus."""
-    path = folder / VOCABULARY
-    if not path.exists():
-        options = {key: value for key, value in config.task.items() if key != "name"}
-        made = TASKS[config.task["name"]](**options)
-        folders.write_json(path, made.details["vocabulary"].content())
-    return Vocabulary.load(path)

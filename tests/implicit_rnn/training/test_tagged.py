@@ -13,8 +13,8 @@ import pytest
 
 from implicit_rnn import sequence
 from implicit_rnn.cli import main
-from implicit_rnn.confusion import confusion
 from implicit_rnn.models import encoder, word_tagger
+from implicit_rnn.plots import confusion
 from implicit_rnn.tasks.tagging import Sentence, Words, sentence_source, vocabulary
 from implicit_rnn.training import tagged
 from implicit_rnn.training.config import dump
