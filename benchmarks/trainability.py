@@ -68,6 +68,7 @@ TRIALS = {
         dataclasses.replace(LOOSE, backward=Sweeps(steps=2, on_failure="zero"))
     ),
     "default": Trial(Recipe()),
+    "default, bounds doubled": Trial(Recipe(bound_scale=2.0)),
     "contractive cell": Trial(dataclasses.replace(LOOSE, bounded="none"), cell=cells.contractive),
 }
 

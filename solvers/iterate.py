@@ -37,6 +37,7 @@ class Progress(NamedTuple):
     monitor: jax.Array | None = None  # a running estimate that is ahead of `value` (gmres)
     trusted: jax.Array | bool = True  # may this residual end the solve as converged?
     broken: jax.Array | bool = False  # no way to go on
+    following: Any = None  # the iterate that a next step would look at, where it is known already
 
 
 class Goal(NamedTuple):
@@ -258,19 +259,28 @@ def run(task: Task) -> tuple[Vector, Info]:
     return outcome(resume(task, begin(task)))
 
 
-def run_batch(task: Task, spread: Callable[[jax.Array], jax.Array]) -> tuple[Vector, Info]:
+def run_batch(
+    task: Task, spread: Callable[[jax.Array], jax.Array], go_on: bool = False
+) -> tuple[Vector, Info]:
     """A task whose vectors are those of a whole batch, in whatever layout.
 
     One step of the method serves all examples; each has a record and a verdict of its own. The
     method reports residuals and scales `[batch]` and may look neither at its goal nor at the
-    identity of an example. `spread` makes numbers `[batch]` broadcast against vectors.
+    identity of an example. `spread` makes numbers `[batch]` broadcast against vectors. With `go_on`
+    an example that converges is left with the iterate that follows the one that did.
     """
     # The state of an example that has ended goes on changing; its best iterate does not.
     state, progress = task.method.init(task.problem, task.start)
     dtype = task.start.dtype
 
     def told(progress: Progress, residual: jax.Array, scale: jax.Array) -> Progress:
-        return progress._replace(value=None, residual=residual, scale=scale)
+        return progress._replace(value=None, following=None, residual=residual, scale=scale)
+
+    def held(progress: Progress, record: Record) -> Vector:
+        if not go_on:
+            return progress.value
+        usable = record.status == Status.CONVERGED
+        return jnp.where(spread(usable), progress.following, progress.value)
 
     record = jax.vmap(
         lambda residual, scale: open_record(
@@ -278,7 +288,7 @@ def run_batch(task: Task, spread: Callable[[jax.Array], jax.Array]) -> tuple[Vec
         )
     )(progress.residual, progress.scale)
     usable = record.status != Status.NONFINITE
-    best = jnp.where(spread(usable), progress.value, 0)
+    best = jnp.where(spread(usable), held(progress, record), 0)
 
     def turn(carry: tuple) -> tuple:
         state, best, record = carry
@@ -292,7 +302,7 @@ def run_batch(task: Task, spread: Callable[[jax.Array], jax.Array]) -> tuple[Vec
         record = jax.vmap(lambda going, *both: jax.tree.map(partial(jnp.where, going), *both))(
             running, later, record
         )
-        return state, jnp.where(spread(better & running), progress.value, best), record
+        return state, jnp.where(spread(better & running), held(progress, record), best), record
 
     _, best, record = lax.while_loop(
         lambda carry: jnp.any(carry[2].running), turn, (state, best, record)

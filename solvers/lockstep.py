@@ -74,6 +74,7 @@ def lockstep(
     backward: Sweeps | None = None,
     rescue: Rescue = Rescue(),  # noqa: B008
     accelerated: bool = True,
+    last_sweep: bool = False,
     rtol: float | jax.Array | None = None,
     atol: float | jax.Array | None = None,
     max_steps: int = 200,
@@ -90,6 +91,8 @@ def lockstep(
       rescue: takes over where examples have not converged after `max_steps` sweeps (or after those
         of the backward solve, unless it is truncated). Costs nothing when all have.
       accelerated: sweeps with secant steps (`solvers.banded`), in both directions.
+      last_sweep: return the sweep of the iterate that met the tolerance: it has been computed by
+        the time that the residual is known. What is reported is the residual before it.
       rtol, atol, max_steps: as for `fixed_point`, per example.
       probe: `solvers.adjoint_probe((batch,))`.
 
@@ -108,7 +111,7 @@ def lockstep(
         stop = iterate.Stop(tolerances[0], tolerances[1], max_steps)
         method = banded(sweep=sweep, accelerated=accelerated)
         x, info = iterate.run_batch(
-            iterate.Task(method, problem, space.ravel(x0), stop), space.spread
+            iterate.Task(method, problem, space.ravel(x0), stop), space.spread, last_sweep
         )
         result = space.unravel(x), info
         follow = rescue.forward

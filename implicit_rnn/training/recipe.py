@@ -22,7 +22,8 @@ class Recipe:
     """How to solve and how to update.
 
     Attributes:
-      rtol: tolerance of forward solves.
+      rtol: tolerance of forward solves; of their last iterate but one, with `last_sweep`.
+      last_sweep: as for `implicit_batch`.
       tied: where set, the tolerance is `tied * loss` while that is looser than `rtol`, but at
         most `loosest`: early gradients need no accurate states.
       loosest: see `tied`.
@@ -41,7 +42,8 @@ class Recipe:
         comes again. Takes memory, and room in checkpoints, for all states of the training set.
     """
 
-    rtol: float = 1e-2
+    rtol: float = 5e-2
+    last_sweep: bool = True
     tied: float | None = None
     loosest: float = 0.1
     method: str = "banded"
@@ -65,7 +67,7 @@ class Recipe:
         """The recipe for evaluation: solves to `test_rtol` by the robust cascade."""
         return dataclasses.replace(
             self, rtol=self.test_rtol, tied=None, method="auto", max_steps=300, backward="auto",
-            levels=1,
+            last_sweep=False, levels=1,
         )  # fmt: skip
 
     def settings(self, loss: jax.Array | float | None = None) -> dict[str, Any]:
@@ -82,7 +84,8 @@ class Recipe:
             backward = Sweeps(steps=backward, on_failure="zero")
         return {
             "method": self.method, "adjoint": backward, "rtol": rtol, "max_steps": self.max_steps,
-            "accelerated": self.accelerated, "levels": self.levels,
+            "accelerated": self.accelerated, "last_sweep": self.last_sweep,
+            "levels": self.levels,
         }  # fmt: skip
 
     def usable(self, params: Params, bounds: Any) -> Params:

@@ -62,11 +62,12 @@ def banded(
         correction = damping * problem.ravel(inverse(problem.unravel(point.step)))
         swept = x + correction
         if not accelerated:
-            return State(swept, None, None), point.progress()
+            return State(swept, None, None), point.progress()._replace(following=swept)
         following = swept
         if before is not None:
             following = problem.geometry.secant(swept, correction, before.swept, before.correction)
-        return State(following, swept, correction), point.progress()
+        state = State(following, swept, correction)
+        return state, point.progress()._replace(following=following)
 
     def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         return at(problem, x, None)

@@ -133,6 +133,24 @@ def test_truncated_sweeps_approach_the_gradient():
         assert errors[0] > 4 * errors[1] > 16 * errors[2]
 
 
+def test_the_last_sweep_is_one_more_than_what_is_reported():
+    with jax.enable_x64(True):
+        theta, x0 = problem()
+        settings = {"rtol": 1e-3, "accelerated": False}
+        solve = jax.jit(
+            lambda theta, go: solvers.lockstep(sweep, theta, x0, last_sweep=go, **settings),
+            static_argnums=1,
+        )
+        (without, told), (swept, same) = solve(theta, False), solve(theta, True)
+        for a, b in zip(told[:3], same[:3], strict=True):
+            np.testing.assert_array_equal(a, b)
+        image, bands = sweep(theta, without)
+        expected = without + solvers.bands.splitting_inverse(bands)(image - without)
+        np.testing.assert_allclose(swept, expected, rtol=1e-10)
+        gaps = [jnp.linalg.norm(sweep(theta, x)[0] - x, axis=(0, 2)) for x in (without, swept)]
+        assert np.all(gaps[1] < gaps[0])
+
+
 def truncated(scale, steps, policy="zero"):
     """The gradient by so many sweeps at a given point, what the probe saw, and the dense truth."""
     (weights, inputs), x0 = problem(scale)
