@@ -3,6 +3,7 @@
 from implicit_rnn import cells
 from implicit_rnn.sequence import (
     bidirectional,
+    equilibrium,
     grid,
     implicit,
     implicit_batch,
@@ -10,6 +11,7 @@ from implicit_rnn.sequence import (
     init_grid,
     init_stack,
     initial_states,
+    learning_rule,
     parallel,
     stack,
     stateful,
@@ -20,6 +22,7 @@ from implicit_rnn.sequence import (
 __all__ = [
     "bidirectional",
     "cells",
+    "equilibrium",
     "grid",
     "implicit",
     "implicit_batch",
@@ -27,6 +30,7 @@ __all__ = [
     "init_grid",
     "init_stack",
     "initial_states",
+    "learning_rule",
     "parallel",
     "stack",
     "stateful",

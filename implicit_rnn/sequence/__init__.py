@@ -1,6 +1,7 @@
 """Run a cell over time: unrolled, in layers, or solved for the whole sequence."""
 
 from implicit_rnn.sequence.bidirectional import bidirectional, init_bidirectional
+from implicit_rnn.sequence.equilibrium import equilibrium, learning_rule
 from implicit_rnn.sequence.grid import grid, init_grid
 from implicit_rnn.sequence.parallel import parallel
 from implicit_rnn.sequence.solve import banded_adjoint, implicit, implicit_batch, switch
@@ -11,6 +12,7 @@ from implicit_rnn.sequence.unroll import unroll
 __all__ = [
     "banded_adjoint",
     "bidirectional",
+    "equilibrium",
     "grid",
     "implicit",
     "implicit_batch",
@@ -18,6 +20,7 @@ __all__ = [
     "init_grid",
     "init_stack",
     "initial_states",
+    "learning_rule",
     "parallel",
     "stack",
     "stateful",
