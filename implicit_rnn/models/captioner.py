@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, State, dense
+from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models import decoding
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.decoder import Context, decoder, shifted
 from implicit_rnn.models.decoding import Decoded
+from implicit_rnn.models.readout import init_read, read
 from solvers import Info
 
 
@@ -87,12 +88,8 @@ def captioner(
         keys = jax.random.split(key)
         params = {"decoder": writer.init(keys[0])}
         if direct:
-            weights = dense(keys[1], (context_size, longest + 1))
-            params["length"] = {"weights": weights, "bias": jnp.zeros(longest + 1)}
+            params["length"] = init_read(keys[1], context_size, longest + 1)
         return params
-
-    def length_scores(params: Params, context: jax.Array) -> jax.Array:
-        return context @ params["length"]["weights"] + params["length"]["bias"]
 
     def extra(remaining: jax.Array, dtype: Any) -> jax.Array:
         """What a step is given beside token and context."""
@@ -123,7 +120,7 @@ def captioner(
         found = jax.vmap(one)(batch.context, inputs, batch.length)
         _, sums = label_sums(found, labels, mask)
         if direct:
-            found = length_scores(params, batch.context)
+            found = read(params["length"], batch.context)
             _, lengths = label_sums(found, batch.length, jnp.ones(batch.length.shape, bool))
             sums = jax.tree.map(jnp.add, sums, lengths)
         return sums["loss"] / jnp.maximum(sums["count"], 1), Outcome(sums)
@@ -140,7 +137,7 @@ def captioner(
             keys = [None, None] if key is None else list(jax.random.split(key))
             known, chance = jnp.asarray(longest + 1), jnp.zeros((), context.dtype)
             if direct:
-                lengths = jax.nn.log_softmax(length_scores(params, context))
+                lengths = jax.nn.log_softmax(read(params["length"], context))
                 known = jnp.argmax(decoding.perturbed(keys[0], lengths, temperature))
                 chance = lengths[known]
 

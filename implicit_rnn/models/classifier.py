@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Params, dense
+from implicit_rnn.cells.base import Params
 from implicit_rnn.models.attention import masked_softmax
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.encoder import Encoded, Encoder
-from implicit_rnn.sequence.stack import drop
+from implicit_rnn.models.readout import read_encoder
 from solvers import Info
 
 
@@ -72,14 +72,6 @@ def classifier(
         raise ValueError(f'pooling must be "last", "mean" or "attention", got {pooling!r}')
     width = encoder.width
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key)
-        params = {
-            "encoder": encoder.init(keys[0], input_size),
-            "read": {"weights": dense(keys[1], (width, labels)), "bias": jnp.zeros(labels)},
-        }
-        return params | ({"query": jnp.zeros(width)} if pooling == "attention" else {})
-
     def pooled(params: Params, encoded: Encoded, length: jax.Array) -> jax.Array:
         features = encoded.features
         if pooling == "last":
@@ -90,22 +82,10 @@ def classifier(
         weights = masked_softmax(scores, inside(length, features.shape[1]))
         return jnp.einsum("bt,btd->bd", weights, features)
 
-    def scores(
-        params: Params,
-        inputs: jax.Array,
-        length: jax.Array,
-        *,
-        key: jax.Array | None = None,
-        probe: Info | None = None,
-        solve: Mapping[str, Any] = NO_SETTINGS,
-    ) -> tuple[jax.Array, Encoded]:
-        keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
-        encoded = encoder.apply(
-            params["encoder"], drop(inputs, dropout, keys[0]), length, key=keys[1], probe=probe,
-            solve=solve,
-        )  # fmt: skip
-        vector = drop(pooled(params, encoded, length), dropout, keys[2])
-        return vector @ params["read"]["weights"] + params["read"]["bias"], encoded
+    start, scores = read_encoder(encoder, input_size, labels, dropout, pooled)
+
+    def init(key: jax.Array) -> Params:
+        return start(key) | ({"query": jnp.zeros(width)} if pooling == "attention" else {})
 
     def loss(
         params: Params,

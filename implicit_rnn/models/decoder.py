@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn import sequence
-from implicit_rnn.cells.base import Cell, Params, State, dense
+from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models.attention import Attention, masked_softmax
+from implicit_rnn.models.readout import init_read, read
 
 Context = Literal["input", "state", "both"]
 
@@ -102,12 +103,12 @@ def decoder(
         params = {
             "embedding": jax.random.normal(keys[0], (vocabulary + 1, embedding_size)),
             "cell": cell.init(keys[1], input_size),
-            "read": {"weights": dense(keys[2], (seen_size, outputs)), "bias": jnp.zeros(outputs)},
+            "read": init_read(keys[2], seen_size, outputs),
         }
         if starts:
             leaves = jax.tree.leaves(cell.initial_state(params["cell"]))
             params["start"] = [
-                {"weights": dense(k, (context_size, leaf.size)), "bias": jnp.zeros(leaf.size)}
+                init_read(k, context_size, leaf.size)
                 for k, leaf in zip(jax.random.split(keys[3], len(leaves)), leaves, strict=True)
             ]
         if attention is not None:
@@ -124,7 +125,7 @@ def decoder(
         if starts:
             leaves, tree = jax.tree.flatten(state)
             made = [
-                jnp.tanh(context @ own["weights"] + own["bias"]).reshape(leaf.shape)
+                jnp.tanh(read(own, context)).reshape(leaf.shape)
                 for own, leaf in zip(params["start"], leaves, strict=True)
             ]
             state = jax.tree.unflatten(tree, made)
@@ -161,14 +162,11 @@ def decoder(
         seen = cell.output(state)
         return state, seen if weights is None else jnp.concatenate([seen, mixed]), weights
 
-    def read(params: Params, seen: jax.Array) -> jax.Array:
-        return seen @ params["read"]["weights"] + params["read"]["bias"]
-
     def step(
         params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
     ) -> tuple[jax.Array, State]:
         state, seen, _ = turn(params, source, state, token, extra)
-        return read(params, seen), state
+        return read(params["read"], seen), state
 
     def scores(
         params: Params,
@@ -181,14 +179,14 @@ def decoder(
         if attention is None:
             xs = given(params, tokens, source.context, extra)
             seen, _ = sequence.unroll(cell, params["cell"], xs, length=length, state=state)
-            return read(params, seen), None
+            return read(params["read"], seen), None
 
         def body(state: State, row: tuple) -> tuple[State, tuple]:
             state, seen, weights = turn(params, source, state, *row)
             return state, (seen, weights)
 
         _, (seen, weights) = lax.scan(body, state, (tokens, extra))
-        return read(params, seen), weights
+        return read(params["read"], seen), weights
 
     return Decoder(init, begin, step, scores)
 

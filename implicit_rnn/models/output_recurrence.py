@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn import sequence
-from implicit_rnn.cells.base import Cell, Params, State, dense
+from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.decoding import perturbed
+from implicit_rnn.models.readout import init_read, read
 from solvers import Info
 
 
@@ -69,14 +70,8 @@ def output_recurrence(
         keys = jax.random.split(key)
         return {
             "cell": cell.init(keys[0], input_size + labels),
-            "read": {
-                "weights": dense(keys[1], (cell.hidden_size, labels)),
-                "bias": jnp.zeros(labels),
-            },
+            "read": init_read(keys[1], cell.hidden_size, labels),
         }
-
-    def read(params: Params, outputs: jax.Array) -> jax.Array:
-        return outputs @ params["read"]["weights"] + params["read"]["bias"]
 
     def given(x: jax.Array, previous: jax.Array) -> jax.Array:
         return jnp.concatenate([x, jax.nn.one_hot(previous, labels, dtype=x.dtype)], axis=-1)
@@ -85,7 +80,7 @@ def output_recurrence(
         """Scores `[time, labels]` where every step is given the right label before it."""
         previous = jnp.concatenate([jnp.full_like(right, -1, shape=1), right[:-1]])
         outputs, _ = sequence.unroll(cell, params["cell"], given(x, previous), length=length)
-        return read(params, outputs)
+        return read(params["read"], outputs)
 
     def fed(
         params: Params,
@@ -101,7 +96,7 @@ def output_recurrence(
             state = cell.step(
                 params["cell"], cell.project(params["cell"], given(x, previous)), state
             )
-            scores = read(params, cell.output(state))
+            scores = read(params["read"], cell.output(state))
             picked = pick(time, scores).astype(jnp.int32)
             return (state, picked), (scores, picked)
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Params, dense
+from implicit_rnn.cells.base import Params
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.encoder import Encoded, Encoder
-from implicit_rnn.sequence.stack import drop
+from implicit_rnn.models.readout import read_encoder
 from solvers import Info
 
 
@@ -55,32 +55,10 @@ def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0
         raise ValueError(f"labels must be at least 2, got {labels}")
     outputs = 1 if labels == 2 else labels
 
-    def init(key: jax.Array) -> Params:
-        keys = jax.random.split(key)
-        return {
-            "encoder": encoder.init(keys[0], input_size),
-            "read": {
-                "weights": dense(keys[1], (encoder.width, outputs)),
-                "bias": jnp.zeros(outputs),
-            },
-        }
+    init, read = read_encoder(encoder, input_size, outputs, dropout)
 
-    def scores(
-        params: Params,
-        inputs: jax.Array,
-        length: jax.Array,
-        *,
-        key: jax.Array | None = None,
-        probe: Info | None = None,
-        solve: Mapping[str, Any] = NO_SETTINGS,
-    ) -> tuple[jax.Array, Encoded]:
-        keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
-        encoded = encoder.apply(
-            params["encoder"], drop(inputs, dropout, keys[0]), length, key=keys[1], probe=probe,
-            solve=solve,
-        )  # fmt: skip
-        features = drop(encoded.features, dropout, keys[2])
-        found = features @ params["read"]["weights"] + params["read"]["bias"]
+    def scores(*at: Any, **settings: Any) -> tuple[jax.Array, Encoded]:
+        found, encoded = read(*at, **settings)
         return found[..., 0] if outputs == 1 else found, encoded
 
     def predict(scores: jax.Array) -> jax.Array:
