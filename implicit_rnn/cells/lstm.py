@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,16 @@ from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pro
 class LSTMState(NamedTuple):
     h: jax.Array
     c: jax.Array
+
+
+def zero_state(hidden_size: int) -> Callable[[Params], LSTMState]:
+    """`initial_state` of cells with an output and a memory: zero, of the type of their bias."""
+
+    def initial_state(params: Params) -> LSTMState:
+        zero = jnp.zeros(hidden_size, params["bias"].dtype)
+        return LSTMState(zero, zero)
+
+    return initial_state
 
 
 @jax.custom_jvp
@@ -69,10 +80,6 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         kept = jax.nn.sigmoid(f)
         return LSTMState(*gated(i, f, g, o, memory)), LSTMState(jnp.zeros_like(kept), kept)
 
-    def initial_state(params: Params) -> LSTMState:
-        zero = jnp.zeros(d, params["bias"].dtype)
-        return LSTMState(zero, zero)
-
     return Cell(
         name="lstm",
         hidden_size=d,
@@ -80,7 +87,7 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         project=project,
         step=lambda params, xi, state: split_step(params, xi, state)[0],
         output=lambda state: state.h,
-        initial_state=initial_state,
+        initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
         bounds={"recurrent": 2.0},

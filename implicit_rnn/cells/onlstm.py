@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
-from implicit_rnn.cells.lstm import LSTMState
+from implicit_rnn.cells.lstm import LSTMState, zero_state
 
 
 def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
@@ -60,10 +60,6 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
     def at_rest(params: Params, xi: jax.Array) -> tuple[LSTMState, LSTMState]:
         return update(xi[..., : 4 * d], xi[..., 4 * d :], jnp.zeros((), xi.dtype))
 
-    def initial_state(params: Params) -> LSTMState:
-        zero = jnp.zeros(d, params["bias"].dtype)
-        return LSTMState(zero, zero)
-
     return Cell(
         name="onlstm",
         hidden_size=d,
@@ -71,7 +67,7 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         project=project,
         step=lambda params, xi, state: split_step(params, xi, state)[0],
         output=lambda state: state.h,
-        initial_state=initial_state,
+        initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
         bounds={"recurrent": 2.0},

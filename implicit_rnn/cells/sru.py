@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, product
-from implicit_rnn.cells.lstm import LSTMState
+from implicit_rnn.cells.lstm import LSTMState, zero_state
 from implicit_rnn.cells.recurrence import last_of, linear_recurrence
 
 
@@ -57,10 +57,6 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
     def at_rest(params: Params, xi: tuple) -> tuple[LSTMState, LSTMState]:
         return update(xi[0][..., : 2 * d], xi, jnp.zeros((), xi[0].dtype))
 
-    def initial_state(params: Params) -> LSTMState:
-        zero = jnp.zeros(d, params["bias"].dtype)
-        return LSTMState(zero, zero)
-
     def run(
         params: Params, xs: jax.Array, state: LSTMState, length: jax.Array, reverse: bool
     ) -> tuple[jax.Array, LSTMState]:
@@ -78,7 +74,7 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         project=project,
         step=lambda params, xi, state: split_step(params, xi, state)[0],
         output=lambda state: state.h,
-        initial_state=initial_state,
+        initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
         bounds={},
