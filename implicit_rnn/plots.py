@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette: distinct under the common forms of colour blindness. Its yellow is left
-# out, which is too faint for a line on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# out, which is too faint for a line on white; a grey stands for it.
+PALETTE = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999",
+)  # fmt: skip
+_DASHES = ("-", (0, (4, 1.5)), (0, (5, 1.5, 1, 1.5)))  # once the colours are used up
+_MARKERS = ("o", "s", "^")
 _INK, _FAINT = "#333333", "#DDDDDD"
 _MOST_LABELS = 20  # in a table of confusions: with more, the numbers cannot be read
+_MOST_INSIDE = 6  # names in a legend: more would cover the lines
 _PAST, _FUTURE = "#B35806", "#542788"  # as in the colour map of the switch
 
 
@@ -43,18 +48,21 @@ def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -
         residual = np.asarray(trace, np.float64)
         steps = np.flatnonzero(np.isfinite(residual) & (residual > 0))
         if steps.size:
-            lines.append((name, PALETTE[index % len(PALETTE)], steps, residual[steps]))
+            lines.append((name, _look(index), steps, residual[steps]))
     drawn: list[np.ndarray] = []
-    for name, colour, steps, residual in sorted(lines, key=lambda line: -len(line[2])):
+    for name, look, steps, residual in sorted(lines, key=lambda line: -len(line[2])):
         # Where two lines coincide, dashes let the one below show through.
         hidden = any(
             np.allclose(residual, other[: residual.size], rtol=0.05, atol=0) for other in drawn
         )
-        style = (0, (2.2, 2.2)) if hidden else "-"
-        axes.plot(steps, residual, color=colour, linestyle=style, linewidth=2.2)
-        axes.plot(steps[-1], residual[-1], "o", color=colour, markersize=3.5 if hidden else 5.5)
+        style = (0, (2.2, 2.2)) if hidden else look.dashes
+        axes.plot(steps, residual, color=look.colour, linestyle=style, linewidth=2.2)
+        axes.plot(
+            steps[-1], residual[-1], look.marker, color=look.colour,
+            markersize=3.5 if hidden else 5.5,
+        )  # fmt: skip
         drawn.append(residual)
-        ends.append((int(steps[-1]), float(residual[-1]), name, colour))
+        ends.append((int(steps[-1]), float(residual[-1]), name, look.colour))
 
     _style(axes, title, "steps", "relative residual")
     _label(canvas, axes, ends)
@@ -81,17 +89,26 @@ def curves(
     figure, _ = _figure((8, 4.8))
     axes = figure.add_subplot()
     for index, (name, (x, y)) in enumerate(lines.items()):
-        colour = PALETTE[index % len(PALETTE)]
-        axes.plot(x, y, color=colour, linewidth=2.2, label=name, marker="o", markersize=3)
+        look = _look(index)
+        axes.plot(
+            x, y, color=look.colour, linestyle=look.dashes, linewidth=2.2, label=name,
+            marker=look.marker, markersize=3,
+        )  # fmt: skip
         if references and name in references:
             level = references[name]
-            axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1.2)
+            axes.axhline(level, color=look.colour, linestyle=(0, (4, 3)), linewidth=1.2)
             axes.annotate(
-                f"the paper's {name}: {level:g}", (1, level), (-4, 3), color=colour, fontsize=8.5,
-                xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
+                f"the paper's {name}: {level:g}", (1, level), (-4, 3), color=look.colour,
+                fontsize=8.5, xycoords=("axes fraction", "data"), textcoords="offset points",
+                ha="right",
             )  # fmt: skip
     _style(axes, title, *labels)
-    axes.legend(frameon=False, labelcolor=_INK, loc="upper right")
+    if len(lines) <= _MOST_INSIDE:
+        axes.legend(frameon=False, labelcolor=_INK, loc="upper right")
+    else:
+        figure.legend(
+            frameon=False, labelcolor=_INK, fontsize=8.5, loc="outside right upper", handlelength=4
+        )
     return _save(figure, path)
 
 
@@ -177,11 +194,10 @@ def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) ->
     means, over_time = figure.subplots(1, 2, width_ratios=[1, 2.2])
     # A colour is a unit's place within its level, and the style of its line the level.
     styles = ("-", (0, (4, 2)), (0, (1, 1.2)))
-    colours = (*PALETTE, "#999999")  # eight, as many as units at the third level
     for index, (name, values) in enumerate(weights.items()):
         values = np.asarray(values, np.float64)
         place = int(name.replace("L", "0").replace("R", "1"), 2)
-        colour = colours[place % len(colours)]
+        colour = PALETTE[place % len(PALETTE)]  # eight, as many as units at the third level
         style = styles[(len(name) - 1) % len(styles)]
         means.barh(index, values.mean() if values.size else 0, color=colour, height=0.7)
         over_time.plot(values, color=colour, linestyle=style, linewidth=1.6, label=name)
@@ -211,7 +227,7 @@ def residuals(
     everything = np.concatenate([*values.values(), list(limits.values())])
     edges = np.geomspace(everything.min() / 1.3, everything.max() * 1.3, 60)
     for index, (name, found) in enumerate(values.items()):
-        colour = PALETTE[index % len(PALETTE)]
+        colour = _look(index).colour
         axes.hist(found, list(edges), color=colour, alpha=0.75, label=name)
         if name in limits:
             axes.axvline(limits[name], color=colour, linestyle=(0, (4, 3)), linewidth=1.4)
@@ -257,6 +273,20 @@ def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title:
     bar = figure.colorbar(image, shrink=0.6, format=lambda value, _: f"{value:.0%}")
     bar.outline.set_visible(False)
     return _save(figure, path)
+
+
+class _Look(NamedTuple):
+    """How one of several lines is drawn."""
+
+    colour: str
+    dashes: Any
+    marker: str
+
+
+def _look(index: int) -> _Look:
+    """Every colour with a solid line, then again with dashes and another marker: 24 in all."""
+    turn = index // len(PALETTE) % len(_DASHES)
+    return _Look(PALETTE[index % len(PALETTE)], _DASHES[turn], _MARKERS[turn])
 
 
 def _figure(size: tuple[float, float]) -> tuple[Figure, FigureCanvasAgg]:
