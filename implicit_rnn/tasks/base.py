@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +30,14 @@ class Source(NamedTuple):
       batch: makes one entry of a plan a record of arrays.
       numbers: which examples an entry of a plan holds, by number; None where there are none.
       shape: how many examples there are, and the steps of the longest.
+      length: of every example; None where there are none.
     """
 
     plan: Callable[[int, int, np.random.Generator | None], list]
     batch: Callable[[Any], Any]
     numbers: Callable[[Any], np.ndarray] | None = None
     shape: tuple[int, int] = (0, 0)
+    length: np.ndarray | None = None
 
 
 class Task(NamedTuple):
@@ -81,7 +83,31 @@ def bucketed(length: np.ndarray, take: Callable[[np.ndarray, int], Any], longest
             return in_order(length, batch, bucket_sizes(length, count))
         return bucket_epoch(length, batch, rng, bucket_sizes(length, count, batch))
 
-    return Source(plan, lambda entry: take(*entry), lambda entry: entry[0], (len(length), longest))
+    return Source(
+        plan, lambda entry: take(*entry), lambda entry: entry[0], (len(length), longest), length
+    )
+
+
+def evaluated_alike(splits: Mapping[str, Source]) -> dict[str, Source]:
+    """The same sets of a task, with the same buckets for the evaluation of all but `train`.
+
+    A bucket is a shape, and a shape a compiled program: these sets share theirs.
+    """
+    lengths = {
+        name: source.length
+        for name, source in splits.items()
+        if name != "train" and source.length is not None
+    }
+
+    def alike(source: Source, length: np.ndarray) -> Source:
+        def plan(batch: int, count: int, rng: np.random.Generator | None) -> list:
+            if rng is not None:
+                return source.plan(batch, count, rng)
+            return in_order(length, batch, bucket_sizes(np.concatenate([*lengths.values()]), count))
+
+        return source._replace(plan=plan)
+
+    return {**splits, **{name: alike(splits[name], length) for name, length in lengths.items()}}
 
 
 def bucket_sizes(length: np.ndarray, count: int, least: int = 1) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Examples, Task, labelled
+from implicit_rnn.tasks.base import Examples, Task, evaluated_alike, labelled
 
 
 def biased_walk(
@@ -90,7 +90,7 @@ def biased_walk_task(
     return Task(
         "tagging",
         {"input_size": splits["train"].inputs.shape[-1], "labels": 2},
-        {name: labelled(examples) for name, examples in splits.items()},
+        evaluated_alike({name: labelled(examples) for name, examples in splits.items()}),
         "error",
         {"examples": splits},
     )

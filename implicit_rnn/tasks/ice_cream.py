@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Examples, Task, labelled
+from implicit_rnn.tasks.base import Examples, Task, evaluated_alike, labelled
 
 WEATHER = ("sunny", "cloudy", "rainy")  # what an input is one-hot of
 LABELS = ("available", "run out")
@@ -101,7 +101,7 @@ def ice_cream_task(
     return Task(
         "tagging",
         {"input_size": len(WEATHER), "labels": len(LABELS)},
-        {name: labelled(examples) for name, examples in splits.items()},
+        evaluated_alike({name: labelled(examples) for name, examples in splits.items()}),
         "error",
         {"examples": splits},
     )

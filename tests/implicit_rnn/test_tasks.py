@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicit_rnn.tasks import biased_walk
+from implicit_rnn.tasks import biased_walk, biased_walk_task
 from implicit_rnn.tasks.base import bucket_epoch, bucket_sizes, buckets
 
 
@@ -82,3 +82,14 @@ def test_no_example_is_left_out_for_want_of_neighbours():
     assert bucket_sizes(many, 3, least=8) == (2, 30)
     epoch = bucket_epoch(length, 8, np.random.default_rng(0), (20,))
     assert len({number for index, _ in epoch for number in index}) == 56
+
+
+def test_validation_and_test_share_their_shapes_and_leave_nothing_out():
+    splits = biased_walk_task(train=40, valid=7, test=90).splits
+    plans = {name: splits[name].plan(4, 3, None) for name in ("valid", "test")}
+    shapes = {name: {time for _, time in plan} for name, plan in plans.items()}
+    assert shapes["valid"] <= shapes["test"]
+    for name, plan in plans.items():
+        seen = np.concatenate([numbers for numbers, _ in plan])
+        assert sorted(seen[seen >= 0]) == list(range(splits[name].shape[0]))
+        assert all(np.all(splits[name].batch(entry).length <= entry[1]) for entry in plan)

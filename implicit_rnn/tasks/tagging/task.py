@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from implicit_rnn.tasks import data
-from implicit_rnn.tasks.base import Source, Task, bucketed
+from implicit_rnn.tasks.base import Source, Task, bucketed, evaluated_alike
 from implicit_rnn.tasks.tagging import corpora, treebank
 from implicit_rnn.tasks.tagging.corpora import Corpus, CorpusError, Sentence
 from implicit_rnn.tasks.tagging.features import Vocabulary, vocabulary
@@ -136,7 +136,7 @@ def words_task(
     return Task(
         "words",
         words.sizes(),
-        {name: sentence_source(part, words) for name, part in splits.items()},
+        evaluated_alike({name: sentence_source(part, words) for name, part in splits.items()}),
         "error",
         {
             "vocabulary": words, "sentences": splits, "vectors": vectors,
