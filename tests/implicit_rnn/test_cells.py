@@ -15,119 +15,15 @@ import pytest
 
 import implicit_rnn
 from implicit_rnn import cells
+from tests.implicit_rnn import equations
+from tests.implicit_rnn.checks import (
+    assert_gradients_are_finite_differences,
+    assert_implicit_solves_its_equation,
+    assert_rest_is_the_step_from_zero,
+    drawn,
+)
 
 TIME, LENGTH, WIDTH, INPUTS = 6, 4, 4, 3
-
-
-def sigmoid(a):
-    return 1 / (1 + np.exp(-a))
-
-
-# The equations of each cell, one after the other: (params, xs, d) -> outputs, in numpy.
-
-
-def rnn(p, xs, d, bend=np.tanh):
-    h = np.zeros(d)
-    for x in xs:
-        h = bend(x @ p["input"] + h @ p["recurrent"] + p["bias"])
-        yield h
-
-
-def relu_rnn(p, xs, d):
-    return rnn(p, xs, d, lambda a: np.maximum(a, 0))
-
-
-def output_rnn(p, xs, d):
-    o = np.zeros(d)
-    for x in xs:
-        h = np.tanh(x @ p["input"] + o @ p["recurrent"] + p["bias"])
-        o = h @ p["output"] + p["output_bias"]
-        yield o
-
-
-def lstm(p, xs, d):
-    h, c = np.zeros(d), np.zeros(d)
-    for x in xs:
-        i, f, g, o = np.split(x @ p["input"] + h @ p["recurrent"] + p["bias"], 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        yield h
-
-
-def gru(p, xs, d):
-    h = np.zeros(d)
-    for x in xs:
-        given = np.split(x @ p["input"] + p["bias"], 3)
-        of_z, of_r = np.split(p["gates"], 2, axis=1)
-        z, r = sigmoid(given[0] + h @ of_z), sigmoid(given[1] + h @ of_r)
-        h = (1 - z) * h + z * np.tanh(given[2] + (r * h) @ p["candidate"])
-        yield h
-
-
-def gru_after(p, xs, d):
-    h = np.zeros(d)
-    for x in xs:
-        given = np.split(x @ p["input"] + p["bias"], 3)
-        of_z, of_r, of_n = np.split(p["recurrent"], 3, axis=1)
-        z, r = sigmoid(given[0] + h @ of_z), sigmoid(given[1] + h @ of_r)
-        h = (1 - z) * h + z * np.tanh(given[2] + r * (h @ of_n + p["candidate_bias"]))
-        yield h
-
-
-def sru(p, xs, d):
-    c = np.zeros(d)
-    of_f, of_r, of_c = np.split(p["input"], 3, axis=1)
-    v = p.get("peephole", np.zeros(2 * d))
-    for x in xs:
-        f = sigmoid(x @ of_f + v[:d] * c + p["bias"][:d])
-        r = sigmoid(x @ of_r + v[d:] * c + p["bias"][d:])
-        c = f * c + (1 - f) * (x @ of_c)
-        yield r * c + (1 - r) * (x @ p["skip"] if "skip" in p else x)
-
-
-def qrnn(p, xs, d):
-    c = np.zeros(d)
-    taps = np.split(p["input"], p["input"].shape[1] // (3 * d), axis=1)
-    for t in range(len(xs)):
-        window = [xs[t - j] @ tap for j, tap in enumerate(taps) if t >= j]
-        z, f, o = np.split(sum(window) + p["bias"], 3)
-        c = sigmoid(f) * c + (1 - sigmoid(f)) * np.tanh(z)
-        yield sigmoid(o) * c
-
-
-def onlstm(p, xs, d):
-    h, c = np.zeros(d), np.zeros(d)
-    groups = p["master"].shape[1] // 2
-
-    def cumax(a):
-        return np.repeat(np.cumsum(np.exp(a) / np.sum(np.exp(a))), d // groups)
-
-    for x in xs:
-        scores = x @ p["input"] + h @ np.hstack([p["recurrent"], p["master"]]) + p["bias"]
-        i, f, g, o = np.split(scores[: 4 * d], 4)
-        forget, write = cumax(scores[4 * d : -groups]), 1 - cumax(scores[-groups:])
-        both = forget * write
-        kept = sigmoid(f) * both + (forget - both)
-        c = kept * c + (sigmoid(i) * both + (write - both)) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        yield h
-
-
-def mgu(p, xs, d):
-    h = np.zeros(d)
-    for x in xs:
-        given = np.split(x @ p["input"] + p["bias"], 2)
-        f = sigmoid(given[0] + h @ p["gate"])
-        h = (1 - f) * h + f * np.tanh(given[1] + (f * h) @ p["candidate"])
-        yield h
-
-
-def mingru(p, xs, d):
-    h = np.zeros(d)
-    for x in xs:
-        z, fresh = np.split(x @ p["input"] + p["bias"], 2)
-        h = (1 - sigmoid(z)) * h + sigmoid(z) * fresh
-        yield h
 
 
 class Case(NamedTuple):
@@ -138,21 +34,21 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "rnn": Case(cells.rnn, rnn),
-    "rnn, relu": Case(cells.rnn, relu_rnn, {"activation": "relu"}),
-    "rnn, output": Case(cells.rnn, output_rnn, {"output_recurrence": True}),
-    "lstm": Case(cells.lstm, lstm),
-    "gru": Case(cells.gru, gru, {"update_bias": -1.0}),
-    "gru, after": Case(cells.gru, gru_after, {"reset": "after"}),
-    "sru": Case(cells.sru, sru),
-    "sru, plain": Case(cells.sru, sru, {"peephole": False}, inputs=WIDTH),
-    "qrnn": Case(cells.qrnn, qrnn),
-    "qrnn, 1": Case(cells.qrnn, qrnn, {"filter_width": 1}),
-    "qrnn, 3": Case(cells.qrnn, qrnn, {"filter_width": 3}),
-    "onlstm": Case(cells.onlstm, onlstm),
-    "onlstm, 2": Case(cells.onlstm, onlstm, {"chunk": 2}),
-    "mgu": Case(cells.mgu, mgu),
-    "mingru": Case(cells.mingru, mingru),
+    "rnn": Case(cells.rnn, equations.rnn),
+    "rnn, relu": Case(cells.rnn, equations.relu_rnn, {"activation": "relu"}),
+    "rnn, output": Case(cells.rnn, equations.output_rnn, {"output_recurrence": True}),
+    "lstm": Case(cells.lstm, equations.lstm),
+    "gru": Case(cells.gru, equations.gru, {"update_bias": -1.0}),
+    "gru, after": Case(cells.gru, equations.gru_after, {"reset": "after"}),
+    "sru": Case(cells.sru, equations.sru),
+    "sru, plain": Case(cells.sru, equations.sru, {"peephole": False}, inputs=WIDTH),
+    "qrnn": Case(cells.qrnn, equations.qrnn),
+    "qrnn, 1": Case(cells.qrnn, equations.qrnn, {"filter_width": 1}),
+    "qrnn, 3": Case(cells.qrnn, equations.qrnn, {"filter_width": 3}),
+    "onlstm": Case(cells.onlstm, equations.onlstm),
+    "onlstm, 2": Case(cells.onlstm, equations.onlstm, {"chunk": 2}),
+    "mgu": Case(cells.mgu, equations.mgu),
+    "mingru": Case(cells.mingru, equations.mingru),
 }
 every_case = pytest.mark.parametrize("name", list(CASES))
 near_duplicates = ("rnn, relu", "qrnn, 1", "qrnn, 3", "onlstm, 2")
@@ -162,12 +58,9 @@ def example(name, width=WIDTH):
     """A cell, parameters of which none is zero, and inputs that are NaN past their length."""
     case = CASES[name]
     cell = case.make(width, **case.options)
-    random = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype),
-        jax.eval_shape(lambda key: cell.init(key, case.inputs), jax.random.key(0)),
-    )
-    xs = random.normal(size=(TIME, case.inputs))
+    shapes = jax.eval_shape(lambda key: cell.init(key, case.inputs), jax.random.key(0))
+    params = drawn(shapes, scale=0.5)
+    xs = np.random.default_rng(1).normal(size=(TIME, case.inputs))
     xs[LENGTH:] = np.nan
     return cell, params, jnp.asarray(xs)
 
@@ -201,35 +94,13 @@ def test_outputs_are_those_of_the_equations(name, width):
 )
 def test_gradients_are_finite_differences(name):
     with jax.enable_x64(True):
-        cell, params, xs = example(name)
-
-        @jax.jit
-        @jax.value_and_grad
-        def loss(at):
-            ys, last = implicit_rnn.unroll(cell, *at, length=LENGTH)
-            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((ys, last)))
-
-        at = params, xs
-        random = np.random.default_rng(1)
-        direction = jax.tree.map(lambda leaf: random.normal(size=leaf.shape), at)
-        ahead, behind = (
-            loss(jax.tree.map(lambda leaf, d, e=e: leaf + e * d, at, direction))[0]
-            for e in (1e-6, -1e-6)
-        )
-        gradient = loss(at)[1]
-        assert np.all(gradient[1][LENGTH:] == 0)
-        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(g * d), gradient, direction)))
-        np.testing.assert_allclose((ahead - behind) / 2e-6, slope, rtol=1e-6)
+        assert_gradients_are_finite_differences(*example(name), LENGTH)
 
 
 @every_case
 def test_rest_is_the_step_from_zero(name):
     cell, params, xs = example(name)
-    xi = cell.project(params, xs[:LENGTH])
-    zero = jax.tree.map(lambda leaf: jnp.zeros((LENGTH, WIDTH)), cell.initial_state(params))
-    expected, kept = jax.jit(cell.split_step)(params, xi, zero)
-    chex.assert_trees_all_close(jax.jit(cell.at_rest)(params, xi), (expected, kept), atol=1e-6)
-    chex.assert_trees_all_equal_structs(zero, expected, kept)
+    assert_rest_is_the_step_from_zero(cell, params, xs[:LENGTH])
 
 
 @every_case
@@ -237,13 +108,7 @@ def test_retention_is_the_derivative_where_nothing_else_depends_on_the_state(nam
     cell, params, xs = example(name)
     own = ("input", "bias", "skip", "output", "output_bias", "candidate_bias")
     params = {key: leaf if key in own else jnp.zeros_like(leaf) for key, leaf in params.items()}
-    random = np.random.default_rng(1)
-    state = jax.tree.map(
-        lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype),
-        cell.initial_state(params),
-    )
-
-    xi = cell.project(params, xs[0])
+    state, xi = drawn(cell.initial_state(params)), cell.project(params, xs[0])
     jacobian = jax.jit(jax.jacobian(lambda state: cell.step(params, xi, state)))(state)
     kept = jax.tree.leaves(cell.split_step(params, xi, state)[1])
     # Blocks row by row, those of a component with itself on the diagonal.
@@ -274,28 +139,8 @@ def ways():
 
 @pytest.mark.parametrize(("name", "method"), list(ways()))
 def test_implicit_of_every_cell_solves_its_equation(name, method):
-    cell = cells.implicit(example(name)[0])
-    params, xs = cell.init(jax.random.key(0), CASES[name].inputs), example(name)[2]
-
-    @jax.jit
-    def solve(params, xs):
-        states, info = implicit_rnn.implicit(
-            cell, params, xs, length=LENGTH, method=method, rtol=1e-5
-        )
-        around = jax.tree.map(lambda leaf: jnp.pad(leaf[:LENGTH], ((1, 1), (0, 0))), states)
-        before, after = (
-            jax.tree.map(lambda leaf, part=part: leaf[part], around)
-            for part in (slice(None, -2), slice(2, None))
-        )
-        step = jax.vmap(lambda *at: cell.step(params, *at))
-        return states, info, step(cell.project(params, xs[:LENGTH]), before, after)
-
-    states, info, image = solve(params, xs)
-    assert info.converged
-    chex.assert_trees_all_close(
-        jax.tree.map(lambda leaf: leaf[:LENGTH], states), image, rtol=1e-3, atol=1e-4
-    )
-    assert all(np.all(leaf[LENGTH:] == 0) for leaf in jax.tree.leaves(states))
+    cell, _, xs = example(name)
+    assert_implicit_solves_its_equation(cell, xs, LENGTH, method)
 
 
 @pytest.mark.parametrize("name", ["qrnn, 3", "sru, plain", "onlstm, 2", "rnn, output"])

@@ -17,17 +17,21 @@ from jax.flatten_util import ravel_pytree
 import implicit_rnn
 from implicit_rnn import cells, models, plots
 from implicit_rnn.models.decoder import decoder
+from tests.implicit_rnn import equations
+from tests.implicit_rnn.checks import (
+    assert_gradients_are_finite_differences,
+    assert_implicit_solves_its_equation,
+    assert_rest_is_the_step_from_zero,
+    drawn,
+)
+from tests.implicit_rnn.equations import sigmoid
 
 TIME, LENGTH, WIDTH, INPUTS = 6, 4, 3, 2
 LETTERS = {"forget": "L", "output": "R"}
 
 
-def sigmoid(a):
-    return 1 / (1 + np.exp(-a))
-
-
 # Equations of the base units in numpy: `(params, xs, t, h before) -> f, o and z` before sigmoid
-# and tanh; those with states of their own as `(params, xs) -> outputs`, step by step.
+# and tanh.
 
 
 def linear(p, xs, t, h):
@@ -43,44 +47,10 @@ def convolution(p, xs, t, h):
     return np.split(sum(xs[t - j] @ tap for j, tap in enumerate(taps) if j <= t) + p["bias"], 3)
 
 
-def rnn(p, xs):
-    h = np.zeros(WIDTH)
-    for x in xs:
-        h = np.tanh(x @ p["input"] + h @ p["recurrent"] + p["bias"])
-        yield h
-
-
-def gru(p, xs):
-    h = np.zeros(WIDTH)
-    for x in xs:
-        given = np.split(x @ p["input"] + p["bias"], 3)
-        of_z, of_r = np.split(p["gates"], 2, axis=1)
-        z, r = sigmoid(given[0] + h @ of_z), sigmoid(given[1] + h @ of_r)
-        h = (1 - z) * h + z * np.tanh(given[2] + (r * h) @ p["candidate"])
-        yield h
-
-
-def lstm(p, xs):
-    h, c = np.zeros(WIDTH), np.zeros(WIDTH)
-    for x in xs:
-        i, f, g, o = np.split(x @ p["input"] + h @ p["recurrent"] + p["bias"], 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        yield h
-
-
-def mingru(p, xs):
-    h = np.zeros(WIDTH)
-    for x in xs:
-        z, fresh = np.split(x @ p["input"] + p["bias"], 2)
-        h = (1 - sigmoid(z)) * h + sigmoid(z) * fresh
-        yield h
-
-
 def three(outputs):
     """A base unit of three networks of their own."""
     parts = ("forget", "output", "candidate")
-    return lambda p, xs, t, h: [list(outputs(p[part], xs[: t + 1]))[-1] for part in parts]
+    return lambda p, xs, t, h: [list(outputs(p[part], xs[: t + 1], WIDTH))[-1] for part in parts]
 
 
 def recursion(options, p, xs, t):
@@ -126,12 +96,12 @@ CASES: Mapping[str, tuple[dict[str, Any], Any]] = {
         {"base": "convolution", "filter_width": 3, "carries": "memory", "residual": True},
         convolution,
     ),
-    "rnn": ({"base": "rnn", "recursion": "scalar"}, three(rnn)),
-    "gru": ({"base": "gru", "recursion": "scalar", "squash": True}, three(gru)),
-    "lstm": ({"base": "lstm", "carries": "memory", "squash": True}, three(lstm)),
+    "rnn": ({"base": "rnn", "recursion": "scalar"}, three(equations.rnn)),
+    "gru": ({"base": "gru", "recursion": "scalar", "squash": True}, three(equations.gru)),
+    "lstm": ({"base": "lstm", "carries": "memory", "squash": True}, three(equations.lstm)),
     "mingru": (
         {"base": cells.mingru(WIDTH), "candidate": "identity", "recursion": (0.7, -0.2)},
-        three(mingru),
+        three(equations.mingru),
     ),
 }
 
@@ -139,14 +109,6 @@ CASES: Mapping[str, tuple[dict[str, Any], Any]] = {
 def but_slow(names, *slow):
     """Names as parameters, some of which are for the slow tests."""
     return [pytest.param(n, marks=pytest.mark.slow if n in slow else []) for n in names]
-
-
-def drawn(tree, seed=0):
-    """The same tree with other numbers, none of them zero."""
-    random = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(0.7 * random.normal(size=leaf.shape), leaf.dtype), tree
-    )
 
 
 def example(cell, inputs=INPUTS):
@@ -253,24 +215,7 @@ def test_chunks_and_truncation_take_steps_one_by_one():
 def test_gradients_are_finite_differences(name):
     with jax.enable_x64(True):
         cell = made(name)
-        params, xs = example(cell)
-
-        @jax.jit
-        @jax.value_and_grad
-        def loss(at):
-            ys, last = implicit_rnn.unroll(cell, *at, length=LENGTH)
-            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((ys, last)))
-
-        at = params, xs
-        direction = drawn(at, seed=3)
-        ahead, behind = (
-            loss(jax.tree.map(lambda leaf, d, e=e: leaf + e * d, at, direction))[0]
-            for e in (1e-6, -1e-6)
-        )
-        gradient = loss(at)[1]
-        assert np.all(gradient[1][LENGTH:] == 0)
-        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(g * d), gradient, direction)))
-        np.testing.assert_allclose((ahead - behind) / 2e-6, slope, rtol=1e-6)
+        assert_gradients_are_finite_differences(cell, *example(cell), LENGTH)
 
 
 def count(tree):
@@ -435,13 +380,13 @@ def test_convolution_base_is_a_qrnn(width):
             np.testing.assert_allclose(ys[t], o[t] * c, atol=1e-12)
 
 
-@pytest.mark.parametrize(("base", "network"), [("lstm", lstm), ("gru", gru)])
+@pytest.mark.parametrize(("base", "network"), [("lstm", equations.lstm), ("gru", equations.gru)])
 def test_recurrent_base_is_a_recurrently_controlled_network(base, network):
     """RCRN: two networks control the gates with which a third one's outputs are pooled."""
     with jax.enable_x64(True):
         p, xs, ys = relative(base=base, candidate="identity")
-        control = [np.stack(list(network(p[part], xs))) for part in ("forget", "output")]
-        listened = np.stack(list(network(p["candidate"], xs)))
+        control = [np.stack(list(network(p[part], xs, WIDTH))) for part in ("forget", "output")]
+        listened = np.stack(list(network(p["candidate"], xs, WIDTH)))
         c = np.zeros(WIDTH)
         for t in range(len(xs)):
             f, o = sigmoid(-control[0][t]), sigmoid(control[1][t])
@@ -453,11 +398,7 @@ def test_recurrent_base_is_a_recurrently_controlled_network(base, network):
 def test_rest_is_the_step_from_zero(name):
     cell = made(name)
     params, xs = example(cell)
-    xi = cell.project(params, xs[:LENGTH])
-    zero = jax.tree.map(lambda leaf: jnp.zeros((LENGTH, WIDTH)), cell.initial_state(params))
-    expected = jax.jit(cell.split_step)(params, xi, zero)
-    chex.assert_trees_all_close(jax.jit(cell.at_rest)(params, xi), expected, atol=1e-6)
-    chex.assert_trees_all_equal_structs(zero, *expected)
+    assert_rest_is_the_step_from_zero(cell, params, xs[:LENGTH])
 
 
 @pytest.mark.parametrize("name", ["linear", "convolution"])
@@ -481,28 +422,8 @@ def test_retention_is_the_derivative_of_a_state_with_respect_to_itself(name):
 
 @pytest.mark.parametrize("name", but_slow(["linear", "static", "lstm"], "static", "lstm"))
 def test_implicit_recursive_unit_solves_its_equation(name):
-    cell = cells.implicit(cells.xrnn(WIDTH, **CASES[name][0] | {"depth": 2}))
-    params, xs = cell.init(jax.random.key(0), INPUTS), example(made(name))[1]
-
-    @jax.jit
-    def solve(params, xs):
-        states, info = implicit_rnn.implicit(
-            cell, params, xs, length=LENGTH, method="banded", rtol=1e-5
-        )
-        around = jax.tree.map(lambda leaf: jnp.pad(leaf[:LENGTH], ((1, 1), (0, 0))), states)
-        before, after = (
-            jax.tree.map(lambda leaf, part=part: leaf[part], around)
-            for part in (slice(None, -2), slice(2, None))
-        )
-        step = jax.vmap(lambda *at: cell.step(params, *at))
-        return states, info, step(cell.project(params, xs[:LENGTH]), before, after)
-
-    states, info, image = solve(params, xs)
-    assert info.converged
-    chex.assert_trees_all_close(
-        jax.tree.map(lambda leaf: leaf[:LENGTH], states), image, rtol=1e-3, atol=1e-4
-    )
-    assert all(np.all(leaf[LENGTH:] == 0) for leaf in jax.tree.leaves(states))
+    cell = cells.xrnn(WIDTH, **CASES[name][0] | {"depth": 2})
+    assert_implicit_solves_its_equation(cell, example(cell)[1], LENGTH, "banded")
 
 
 def test_programs_for_accelerators_have_no_loop():

@@ -7,9 +7,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
+from tests.implicit_rnn.equations import sigmoid
 
 
 def log_softmax(x):
