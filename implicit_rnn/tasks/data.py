@@ -40,6 +40,41 @@ _EWT = (  # release 2.16
     "15d613d8447b3478787d4c278730a1e48a945efb/"
 )
 
+_PLANETOID = (
+    "arrays made of the files ind.{}.* of github.com/kimiyoung/planetoid; "
+    "`implicit_rnn.tasks.read_citations` says which"
+)
+
+# Name, SHA-256 and size of every file.
+_PROPLOG = """
+train0 6b7679d24a5121e747bbb6e1606c33773ef2803d2f1e3e5961f396bfe6d5ead1 180
+train1 b18140de23966481c20d6d4cac1f014322f760d6f891f643ff4beca48df1d347 58386
+train2 b08cfe4e89fa941d053b7ba229f3743d25d0a73235c628bf45da645336ecc22a 462233
+train3 ab0dd5694b97815ed29d2be7016790ba78b5173b68df5702ed4d0f9cad087041 1121339
+train4 ca53b91edcb966330ca6a4241ca313932f3dd897ce7af18b2446e6c551bb63fc 1831496
+train5 8c6db46c7527aea7f685400075c2cebad2a36acb4904371c052827f3769baa00 2493499
+train6 ab507a99dcd2f7a2c4a3c81fbdbf0e55e1169d48f1be177ee8278778f34cf141 2824732
+train7 939a58dfb0ca552eedf479c4db414e115da88d9a5e665cf101a35dfa735d1d51 2623018
+train8 469f3e45b28a63ddc48f687d9b8a6813f431f8cd38366c90facf8ea6e677dc34 2102603
+train9 b65a324de9862d74de4165696b5570342f5e323eb95ceccb679959a71978d769 1561727
+train10 dd50e0c545773f84767c4ecde1a4d331217e7a8cc2ecfb487a80525d05b73e1a 1100035
+train11 18012480bb981a6d03cb3225b0e5761b84df9e4e2a659b5fdf911e0d0b35993e 710344
+train12 cfeced4bcf2c4364fec121b1c97cbd59a535a377d6123bd280400d627da9ec4c 786127
+test0 0f0f47ea2699b52c8e49d84466afdae457111320669b328e752b690d21dab0ef 36
+test1 d846fd8e2e10c44b95796cd31a3ea9056bd2ab7e510447e92172d252b5a4ebcf 13456
+test2 74d3b9346bbdff39e9f6bd81bb84446309b3918e4d6dbae820280958c935fb82 88889
+test3 c22eb4b2120fd2599eea1772ff2983e44b5e5501f17bfedc7f526ab6ddea9557 205435
+test4 171a5b9ff84c8c8972662d7ee84d9bae88a0b0caf121c779e1898d08ff23d056 325528
+test5 4456aab62f4189a95645822d7fd22b8b12ebadc15679fb37ed93921d1ee11004 443141
+test6 b99fa4c2b48db710213cbfcf948ab08fdaf327c07f5e7fa978747f1cf73c53d0 498119
+test7 9951b19945ea6b7b388118b05ac497b197aba7e24fbd501c5d9cf71f57433da5 462270
+test8 8b653190922c9b5902339714e79d22654e0f34e61d691e0d592589a92882bc30 374167
+test9 6d404315b4e0b15e70084f621f7e9677deebf7378016b0df95fbb63487851ed5 273795
+test10 bb3b3d312bb3223bdad030695d6004dc9d1d6131fe26a5531f2e54cc1bd1e780 196231
+test11 f6ee99fac9b1459448f6b2dc0a263fab7493d9a1e05ed1d32e0674031aa4fda5 125549
+test12 37d63e62b894cd2f25977d3092c71da23244cbadcfa12909183f57da938abb9f 139799
+"""
+
 DATASETS = {
     "tiny_shakespeare": DataSet(
         "1,115,394 characters of Shakespeare, for character language models",
@@ -138,6 +173,42 @@ DATASETS = {
             ),
         ),
         "train.txt and test.txt of conll2000.zip of github.com/nltk/nltk_data",
+    ),
+    "cora": DataSet(
+        "2,708 papers on machine learning of 7 kinds, and 5,278 citations among them",
+        "none stated; the repository is MIT",
+        (
+            File(
+                "cora.npz",
+                None,
+                "8989e5fd7fbcab85ae6a3dc61489161df2bff5232321ef32b972e5361ca52ab3",
+                136_071,
+            ),
+        ),
+        _PLANETOID.format("cora"),
+    ),
+    "pubmed": DataSet(
+        "19,717 papers on diabetes of 3 kinds, and 44,324 citations among them",
+        "none stated; the repository is MIT",
+        (
+            File(
+                "pubmed.npz",
+                None,
+                "6dc90f0ba3eb197d1567b768ca79e0778d0a8623491531c90b1b7f4390cb0a68",
+                5_028_574,
+            ),
+        ),
+        _PLANETOID.format("pubmed"),
+    ),
+    "proplog": DataSet(
+        "249,069 pairs of formulas of propositional logic and how they are related",
+        "none stated",
+        tuple(
+            File(f"{name}.tsv", None, checksum, int(size))
+            for name, checksum, size in map(str.split, _PROPLOG.strip().splitlines())
+        ),
+        "`propositionallogic/` of github.com/sleepinyourhat/vector-entailment, each file with .tsv "
+        "behind its name",
     ),
 }
 
