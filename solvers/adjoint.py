@@ -205,13 +205,15 @@ def differentiate(
     backward: Backward | None = None,
     transposed: Backward | None = None,
     example: tuple[Any, Tree] | None = None,
+    finish: Callable[[Any, Tree, Tree, Info], tuple[Tree, Info]] | None = None,
 ) -> tuple[Tree, Info]:
     """`forward(f, theta, x0, tolerances, max_steps)` with the derivative that `adjoint` defines.
 
     What `f` closes over is differentiated too: `forward` and `backward` see it as the second
     half of `theta`. In place of the adjoint's own, `transposed(f, theta, x, cotangent, adjoint)`
     solves the backward system, and `backward` goes on to the gradient of `theta`. `example` are
-    arguments for `f` where they differ from `theta` and `x0`.
+    arguments for `f` where they differ from `theta` and `x0`. `finish(theta, x, f(theta, x), info)`
+    makes a better value of the evaluation that carries gradients, which are those at `x`.
     """
     f, constants = jax.closure_convert(f, *(example or (theta, x0)))
     spec = _Spec(
@@ -232,7 +234,7 @@ def differentiate(
     if backward is not None or adjoint.on_failure == "zero":
         return _reverse(spec, *arguments, probe)
     x, info = _reverse(spec, *arguments, None)
-    return _attached(spec, (theta, constants), x, probe), info
+    return _attached(spec, (theta, constants), x, info, probe, finish)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -278,7 +280,9 @@ def _reverse_backward(spec: _Spec, saved: tuple, cotangents: tuple):
 _reverse.defvjp(_reverse_forward, _reverse_backward)
 
 
-def _attached(spec: _Spec, theta: Any, x: Tree, probe: Info | None) -> Tree:
+def _attached(
+    spec: _Spec, theta: Any, x: Tree, info: Info, probe: Info | None, finish: Callable | None
+) -> tuple[Tree, Info]:
     """A solution `x`, tied to `theta` by one evaluation of the map instead of by `_reverse`.
 
     The backward solve hands its `w` to that evaluation, and what goes on to `theta` is ordinary
@@ -286,7 +290,11 @@ def _attached(spec: _Spec, theta: Any, x: Tree, probe: Info | None) -> Tree:
     product over the batch; the rule of `_reverse` would make one for each example and add them up.
     """
     quiet = _silent(x)
-    return _hook(spec, _silent(theta), quiet, spec.f(theta, quiet), probe)
+    image = spec.f(theta, quiet)
+    value = quiet
+    if finish is not None:
+        value, info = lax.stop_gradient(finish(theta[0], x, image, info))
+    return _hook(spec, _silent(theta), quiet, image, value, probe), info
 
 
 @jax.custom_jvp
@@ -301,19 +309,21 @@ def _silent_rule(primals: tuple, tangents: tuple) -> tuple[Tree, Tree]:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _hook(spec: _Spec, theta: Any, x: Tree, image: Tree, probe: Info | None) -> Tree:
-    """`x`, whose cotangent reaches `image` as the solution of the backward system."""
-    return x
+def _hook(spec: _Spec, theta: Any, x: Tree, image: Tree, value: Tree, probe: Info | None) -> Tree:
+    """`value`, whose cotangent reaches `image` as the solution of the backward system at `x`."""
+    return value
 
 
-def _hook_forward(spec: _Spec, theta: Any, x: Tree, image: Tree, probe: Info | None):
-    return x, (theta, x, probe)
+def _hook_forward(
+    spec: _Spec, theta: Any, x: Tree, image: Tree, value: Tree, probe: Info | None
+) -> tuple[Tree, tuple]:
+    return value, (theta, x, probe)
 
 
 def _hook_backward(spec: _Spec, saved: tuple, cotangent: Tree):
     theta, x, probe = saved
     w, info = spec.transposed(spec.f, theta, x, cotangent, spec.adjoint)
-    return None, None, w, _seen(probe, info)
+    return None, None, w, None, _seen(probe, info)
 
 
 _hook.defvjp(_hook_forward, _hook_backward)

@@ -74,7 +74,7 @@ def lockstep(
     backward: Sweeps | None = None,
     rescue: Rescue = Rescue(),  # noqa: B008
     accelerated: bool = True,
-    last_sweep: bool = False,
+    free_sweeps: bool = False,
     rtol: float | jax.Array | None = None,
     atol: float | jax.Array | None = None,
     max_steps: int = 200,
@@ -91,8 +91,11 @@ def lockstep(
       rescue: takes over where examples have not converged after `max_steps` sweeps (or after those
         of the backward solve, unless it is truncated). Costs nothing when all have.
       accelerated: sweeps with secant steps (`solvers.banded`), in both directions.
-      last_sweep: return the sweep of the iterate that met the tolerance: it has been computed by
-        the time that the residual is known. What is reported is the residual before it.
+      free_sweeps: go on by the two sweeps that cost nothing: that of the iterate which met the
+        tolerance is known as soon as its residual is, and the evaluation through which gradients
+        pass is one more. Both are counted as steps. What is reported is the residual before the
+        last one; gradients are those at the point where it is measured. For training, with a
+        loose tolerance.
       rtol, atol, max_steps: as for `fixed_point`, per example.
       probe: `solvers.adjoint_probe((batch,))`.
 
@@ -111,7 +114,7 @@ def lockstep(
         stop = iterate.Stop(tolerances[0], tolerances[1], max_steps)
         method = banded(sweep=sweep, accelerated=accelerated)
         x, info = iterate.run_batch(
-            iterate.Task(method, problem, space.ravel(x0), stop), space.spread, last_sweep
+            iterate.Task(method, problem, space.ravel(x0), stop), space.spread, free_sweeps
         )
         result = space.unravel(x), info
         follow = rescue.forward
@@ -150,6 +153,19 @@ def lockstep(
 
         return lax.custom_linear_solve(matvec, cotangent, solve, solve_untransposed, has_aux=True)
 
+    def finish(theta: Any, x: Tree, image: Tree, info: Info) -> tuple[Tree, Info]:
+        at, gap = space.ravel(x), space.ravel(image) - space.ravel(x)
+        scale = jnp.maximum(space.norm(at), space.norm(at + gap))
+        step = space.ravel(splitting_inverse(sweep(theta, x)[1])(space.unravel(gap)))
+        usable = info.converged & jnp.isfinite(space.norm(step))
+        residual = space.norm(gap) / jnp.where(scale > 0, scale, 1)
+        info = info._replace(
+            steps=info.steps + jnp.where(info.converged, 1, 0) + usable,
+            residual=jnp.where(usable, residual, info.residual),
+            evaluations=info.evaluations + 1,
+        )
+        return space.unravel(at + jnp.where(space.spread(usable), step, 0)), info
+
     return adjoints.differentiate(
         forward,
         lambda theta, x: sweep(theta, x)[0],
@@ -160,6 +176,7 @@ def lockstep(
         max_steps=max_steps,
         probe=probe,
         transposed=transposed,
+        finish=finish if free_sweeps else None,
     )
 
 

@@ -84,5 +84,5 @@ def learning_rule(
     if name == "rbp":
         return adjoint.rbp(steps, start="uniform" if uniform else "zeros", key=key)
     if name == "gmres":
-        return adjoint.implicit(linear.gmres(rtol=0.0, max_steps=steps, restart=steps))
-    return adjoint.implicit(getattr(linear, name)(rtol=0.0, max_steps=steps))
+        return adjoint.implicit(linear.gmres(max_steps=steps, restart=steps))
+    return adjoint.implicit(getattr(linear, name)(max_steps=steps))

@@ -93,7 +93,7 @@ def implicit_batch(
     max_steps: int = 200,
     probe: Info | None = None,
     accelerated: bool = True,
-    last_sweep: bool = False,
+    free_sweeps: bool = False,
     levels: int = 1,
 ) -> tuple[State, Info]:
     """`implicit` for a batch: what a training loop calls.
@@ -114,8 +114,9 @@ def implicit_batch(
       probe: `solvers.adjoint_probe((batch,))`.
       accelerated: sweeps with secant steps, which take out a single slow direction; trained cells
         have one now and then, and it sets the number of steps of its batch.
-      last_sweep: return the sweep of the states that met the tolerance, which has been computed by
-        then; what is reported is the residual before it. For training, with a loose tolerance.
+      free_sweeps: return two sweeps more than met the tolerance: the sweep whose evaluation told
+        that it was met, and that of the evaluation through which gradients pass. What is reported
+        is the residual before the last one. For training, with a loose tolerance.
       levels: more than 1: the size of the batch is halved, up to so many sizes, as examples finish
         (`solvers.compacted`). Worth it where a few examples need many times the steps of the rest.
       cell, params, rtol, atol, max_steps: as for `implicit`.
@@ -145,7 +146,7 @@ def implicit_batch(
     sweeps, backward, rescue = _lockstep_settings(cell, method, adjoint, tolerances)
     states, info = solvers.lockstep(
         equation_sweep(cell), equation, start_states(cell, equation, start, None),
-        backward=backward, rescue=rescue, accelerated=accelerated, last_sweep=last_sweep,
+        backward=backward, rescue=rescue, accelerated=accelerated, free_sweeps=free_sweeps,
         **{**tolerances, "max_steps": sweeps},
     )  # fmt: skip
     states = jax.tree.map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,35 +78,85 @@ def train(
 
 
 def results(output: Path) -> list[dict[str, Any]]:
-    """A row for every finished run of an experiment: labels, metrics, cost, the paper's numbers."""
+    """A row for every finished run of an experiment: labels, metrics, cost, the paper's numbers.
+
+    Runs that differ in nothing but seeds share a row: means, and the spread of the metric.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in run_rows(output).values():
+        groups.setdefault(json.dumps(_without_seeds(row["label"])), []).append(row)
+    return [_merged(rows) for rows in groups.values()]
+
+
+def run_rows(output: Path) -> dict[str, dict[str, Any]]:
+    """By the name of each finished run: its `label`, its `metric` by name, and its `cost`.
+
+    Also the `paper` numbers that belong beside them.
+    """
     mark = json.loads((output / MARK).read_text())
-    rows = []
+    rows = {}
     for name, label in mark["runs"].items():
         path = output / name / "result.json"
         if not path.exists():
             continue
         result = json.loads(path.read_text())
-        row = {**label}
-        metric = next(key for key in METRICS if key in result["test"])
-        row[f"test {metric}"] = result["test"][metric]
-        for paper in mark["paper"]:
-            numbers = {k: v for k, v in paper.items() if k != "variant" and "." not in k}
-            where = {k: v for k, v in paper.items() if k not in numbers}
-            if all(label.get(k, look_up(result["config"], k)) == v for k, v in where.items()):
-                row |= {f"paper's {key}": value for key, value in numbers.items()}
+        shown = [key for key in METRICS if key in result["test"]]
+        cost: dict[str, Any] = {}
         if "forward_steps" in result:
             for way in ("forward", "backward"):
-                first, last = result[f"{way}_steps"]
-                row[f"{way} steps"] = f"{first:.1f}-{last:.1f}"
-            row["converged"] = result["converged"]
-        row |= {
-            "parameters": result["parameters"],
-            "updates": result["updates"],
-            "skipped": result["skipped"] or None,
-            "seconds": round(result["seconds"]),
+                cost[f"{way} first"], cost[f"{way} last"] = result[f"{way}_steps"]
+            cost["converged"] = result["converged"]
+        cost |= {key: result[key] for key in ("parameters", "updates", "skipped", "seconds")}
+        rows[name] = {
+            "label": label,
+            "metric": {f"test {key}": result["test"][key] for key in shown[:1]},
+            "paper": _beside(mark["paper"], label, result["config"]),
+            "cost": cost,
         }
-        rows.append({key: value for key, value in row.items() if value is not None})
     return rows
+
+
+def _beside(paper: list[dict[str, Any]], label: dict[str, Any], config: dict) -> dict[str, float]:
+    """The paper's numbers whose labels, or keys of the configuration, are those of a run."""
+    found: dict[str, float] = {}
+    for entry in paper:
+        numbers = {k: v for k, v in entry.items() if k != "variant" and "." not in k}
+        where = {k: v for k, v in entry.items() if k not in numbers}
+        if all(label.get(k, look_up(config, k)) == v for k, v in where.items()):
+            found |= {f"paper's {key}": value for key, value in numbers.items()}
+    return found
+
+
+def _without_seeds(label: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in label.items() if key.rsplit(".", 1)[-1] != "seed"}
+
+
+def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of the table out of those of one run, or of its repetitions."""
+    row = _without_seeds(rows[0]["label"])
+    for key in rows[0]["metric"]:
+        values = [other["metric"][key] for other in rows]
+        row[key] = statistics.fmean(values)
+        if len(rows) > 1:
+            row |= {"spread": statistics.stdev(values), "seeds": len(rows)}
+    cost: dict[str, Any] = {
+        key: statistics.fmean(other["cost"][key] for other in rows) for key in rows[0]["cost"]
+    }
+    for way in ("forward", "backward"):
+        if f"{way} first" in cost:
+            cost[f"{way} steps"] = f"{cost.pop(f'{way} first'):.1f}-{cost.pop(f'{way} last'):.1f}"
+    row |= rows[0]["paper"]
+    row |= {key: cost[key] for key in sorted(cost, key=_COSTS.index)}
+    for key in ("parameters", "updates", "skipped", "seconds"):
+        row[key] = round(row[key])
+    if not row["skipped"]:
+        del row["skipped"]
+    return row
+
+
+_COSTS = [
+    "forward steps", "backward steps", "converged", "parameters", "updates", "skipped", "seconds",
+]  # fmt: skip
 
 
 def record(output: Path, path: Path) -> str:
@@ -177,5 +228,6 @@ def _cell(column: str, value: Any) -> str:
     if column == "converged":
         return f"{value:.2%}"
     if isinstance(value, float):
-        return f"{value:.4f}" if "error" in column or "loss" in column else f"{value:.4g}"
+        exact = any(word in column for word in ("error", "loss", "spread"))
+        return f"{value:.4f}" if exact else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

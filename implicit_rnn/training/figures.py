@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +46,32 @@ def draw(output: Path) -> list[Path]:
 
 
 def _learning(output: Path, folders: list[Path]) -> list[Path]:
-    """Validation metric against updates and against time, all runs of an experiment."""
+    """Validation metric against updates and against time, all runs of an experiment.
+
+    Runs that differ in nothing but seeds share a line, their mean.
+    """
+    rows = experiment.run_rows(output) if (output / experiment.MARK).exists() else {}
+    groups: dict[str, list[Path]] = {}
+    for folder in folders:
+        name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
+        groups.setdefault(name if len(folders) > 1 else "run", []).append(folder)
     over: dict[str, dict[str, tuple]] = {"update": {}, "seconds": {}}
     metric, levels = "error", {}
-    rows = {row["run"]: row for row in _rows(output, folders)}
-    for folder in folders:
-        found = [row for row in Records(folder / "metrics.jsonl").read() if "valid_loss" in row]
-        if not found:
+    for name, members in groups.items():
+        records = [Records(folder / "metrics.jsonl").read() for folder in members]
+        found = [[row for row in own if "valid_loss" in row] for own in records]
+        count = min(len(own) for own in found)
+        if not count:
             continue
-        metric = next(key for key in experiment.METRICS if f"valid_{key}" in found[0])
-        name = folder.name if len(folders) > 1 else "run"
-        level = rows.get(folder.name, {}).get(f"paper's {metric}")
-        if level is not None and len(folders) <= 4:
+        metric = next(key for key in experiment.METRICS if f"valid_{key}" in found[0][0])
+        level = rows.get(members[0].name, {}).get("paper", {}).get(f"paper's {metric}")
+        if level is not None and len(groups) <= 4:
             levels[name] = level
         for axis in over:
-            over[axis][name] = (
-                [row[axis] for row in found], [row[f"valid_{metric}"] for row in found]
-            )  # fmt: skip
+            over[axis][name] = tuple(
+                np.mean([[row[key] for row in own[:count]] for own in found], axis=0)
+                for key in (axis, f"valid_{metric}")
+            )
     words = {"update": "updates", "seconds": "seconds of training"}
     return [
         plots.curves(
@@ -72,15 +81,6 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
         for axis, lines in over.items()
         if lines
     ]  # fmt: skip
-
-
-def _rows(output: Path, folders: list[Path]) -> list[dict[str, Any]]:
-    if not (output / experiment.MARK).exists():
-        return []
-    names = json.loads((output / experiment.MARK).read_text())["runs"]
-    finished = [name for name in names if (output / name / "result.json").exists()]
-    rows = zip(finished, experiment.results(output), strict=True)
-    return [{"run": (output / name).name, **row} for name, row in rows]
 
 
 def _solved(

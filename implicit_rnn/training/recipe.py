@@ -22,8 +22,8 @@ class Recipe:
     """How to solve and how to update.
 
     Attributes:
-      rtol: tolerance of forward solves; of their last iterate but one, with `last_sweep`.
-      last_sweep: as for `implicit_batch`.
+      rtol: tolerance of forward solves; of their last iterate but two, with `free_sweeps`.
+      free_sweeps: as for `implicit_batch`.
       tied: where set, the tolerance is `tied * loss` while that is looser than `rtol`, but at
         most `loosest`: early gradients need no accurate states.
       loosest: see `tied`.
@@ -42,10 +42,10 @@ class Recipe:
         comes again. Takes memory, and room in checkpoints, for all states of the training set.
     """
 
-    rtol: float = 5e-2
-    last_sweep: bool = True
+    rtol: float = 0.2
+    free_sweeps: bool = True
     tied: float | None = None
-    loosest: float = 0.1
+    loosest: float = 0.4
     method: str = "banded"
     max_steps: int = 50
     backward: int | str | Sweeps = 3
@@ -67,7 +67,7 @@ class Recipe:
         """The recipe for evaluation: solves to `test_rtol` by the robust cascade."""
         return dataclasses.replace(
             self, rtol=self.test_rtol, tied=None, method="auto", max_steps=300, backward="auto",
-            last_sweep=False, levels=1,
+            free_sweeps=False, levels=1,
         )  # fmt: skip
 
     def settings(self, loss: jax.Array | float | None = None) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Recipe:
             backward = Sweeps(steps=backward, on_failure="zero")
         return {
             "method": self.method, "adjoint": backward, "rtol": rtol, "max_steps": self.max_steps,
-            "accelerated": self.accelerated, "last_sweep": self.last_sweep,
+            "accelerated": self.accelerated, "free_sweeps": self.free_sweeps,
             "levels": self.levels,
         }  # fmt: skip
 

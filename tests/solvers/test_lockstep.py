@@ -133,22 +133,47 @@ def test_truncated_sweeps_approach_the_gradient():
         assert errors[0] > 4 * errors[1] > 16 * errors[2]
 
 
-def test_the_last_sweep_is_one_more_than_what_is_reported():
+def test_free_sweeps_are_two_more_than_met_the_tolerance():
     with jax.enable_x64(True):
         theta, x0 = problem()
-        settings = {"rtol": 1e-3, "accelerated": False}
-        solve = jax.jit(
-            lambda theta, go: solvers.lockstep(sweep, theta, x0, last_sweep=go, **settings),
-            static_argnums=1,
-        )
-        (without, told), (swept, same) = solve(theta, False), solve(theta, True)
-        for a, b in zip(told[:3], same[:3], strict=True):
-            np.testing.assert_array_equal(a, b)
-        image, bands = sweep(theta, without)
-        expected = without + solvers.bands.splitting_inverse(bands)(image - without)
-        np.testing.assert_allclose(swept, expected, rtol=1e-10)
-        gaps = [jnp.linalg.norm(sweep(theta, x)[0] - x, axis=(0, 2)) for x in (without, swept)]
-        assert np.all(gaps[1] < gaps[0])
+
+        def value(theta, free):
+            return solvers.lockstep(
+                sweep, theta, x0, free_sweeps=free, rtol=1e-3, accelerated=False,
+                backward=Sweeps(rtol=1e-13),
+            )  # fmt: skip
+
+        solve = jax.jit(value, static_argnums=1)
+        (x, told), (found, info) = solve(theta, False), solve(theta, True)
+        np.testing.assert_array_equal(info.steps, told.steps + 2)
+        np.testing.assert_array_equal(info.status, told.status)
+        for _ in range(2):
+            image, bands = sweep(theta, x)
+            gap = jnp.linalg.norm(image - x, axis=(0, 2))
+            scale = jnp.maximum(*(jnp.linalg.norm(y, axis=(0, 2)) for y in (x, image)))
+            before, x = x, x + solvers.bands.splitting_inverse(bands)(image - x)
+        np.testing.assert_allclose(found, x, rtol=1e-10)
+        np.testing.assert_allclose(info.residual, gap / scale, rtol=1e-6)  # before the last one
+        # Gradients: a dense solve at the point before the last sweep.
+        gradient = jax.jit(jax.grad(lambda theta: jnp.sum(jnp.cos(value(theta, True)[0]))))(theta)
+        jacobian = jax.jacobian(lambda x: sweep(theta, x)[0])(before).reshape(x.size, x.size)
+        w = jnp.linalg.solve(jnp.eye(x.size) - jacobian.T, -jnp.sin(x).ravel())
+        _, pull = jax.vjp(lambda theta: sweep(theta, before)[0], theta)
+        expected = pull(w.reshape(x.shape))[0]
+        for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
+
+
+def test_an_example_that_fails_gets_no_free_sweep():
+    with jax.enable_x64(True):
+        theta, x0 = problem()
+        settings = {"rtol": 1e-6, "max_steps": 1, "accelerated": False}
+        x, told = solvers.lockstep(sweep, theta, x0, **settings)
+        found, info = solvers.lockstep(sweep, theta, x0, free_sweeps=True, **settings)
+        assert not np.any(told.converged)
+        np.testing.assert_array_equal(found, x)
+        np.testing.assert_array_equal(info.steps, told.steps)
+        np.testing.assert_array_equal(info.residual, told.residual)
 
 
 def truncated(scale, steps, policy="zero"):

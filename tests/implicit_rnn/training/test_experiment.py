@@ -1,0 +1,58 @@
+"""Tables of experiments: rows, repetitions, the paper's numbers."""
+
+import json
+
+import pytest
+
+from implicit_rnn.training import experiment
+
+
+def write(folder, runs, paper=()):
+    """An experiment folder out of `name -> (label, test error)`."""
+    labels = {name: label for name, (label, _) in runs.items()}
+    folder.joinpath(experiment.MARK).write_text(
+        json.dumps({"title": "t", "runs": labels, "paper": list(paper)})
+    )
+    for name, (_, error) in runs.items():
+        if error is None:
+            continue
+        result = {
+            "test": {"error": error, "loss": 9.0}, "config": {"model": {"rule": "rbp"}},
+            "parameters": 10, "updates": 5, "skipped": 0, "seconds": 2.0,
+            "forward_steps": [1.0, 2.0], "backward_steps": [3.0, 4.0], "converged": 1.0,
+        }  # fmt: skip
+        (folder / name).mkdir()
+        (folder / name / "result.json").write_text(json.dumps(result))
+
+
+def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
+    runs = {
+        f"{variant}-{seed}": ({"variant": variant, "training.seed": seed}, error)
+        for variant, errors in {"a": (0.1, 0.2, 0.3), "b": (0.5, None, None)}.items()
+        for seed, error in enumerate(errors)
+    }
+    write(tmp_path, runs)
+    first, second = experiment.results(tmp_path)
+    assert first["variant"] == "a"
+    assert first["seeds"] == 3
+    assert first["test error"] == pytest.approx(0.2)
+    assert first["spread"] == pytest.approx(0.1)  # of a sample
+    assert "training.seed" not in first
+    assert second["test error"] == 0.5
+    assert "spread" not in second  # one run has none
+    assert first["forward steps"] == "1.0-2.0"
+    assert "| 0.2000 | 0.1000 | 3 |" in experiment.markdown([first])
+
+
+def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
+    paper = [
+        {"variant": "a", "task.bias": 1.0, "error": 0.7},
+        {"variant": "b", "model.rule": "rbp", "error": 0.6},  # told by the configuration
+    ]
+    write(
+        tmp_path,
+        {"1-a": ({"task.bias": 1.0, "variant": "a"}, 0.1), "2-a": ({"task.bias": 2.0}, 0.1),
+         "b": ({"variant": "b"}, 0.1)},
+        paper,
+    )  # fmt: skip
+    assert [row.get("paper's error") for row in experiment.results(tmp_path)] == [0.7, None, 0.6]
