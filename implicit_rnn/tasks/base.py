@@ -49,6 +49,8 @@ class Task(NamedTuple):
       splits: sources by name: `train`, `valid` and `test`.
       metric: what a model is judged by; the lower, the better.
       details: anything else that plots and reports may use.
+      verdict: `lines -> dict` of numbers that a run's lines about training in `metrics.jsonl` give,
+        which its result has beside the metrics of the test set.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Task(NamedTuple):
     splits: dict[str, Source]
     metric: str
     details: dict[str, Any]
+    verdict: Callable[[list[dict[str, Any]]], dict[str, float]] | None = None
 
 
 def labelled(examples: Examples) -> Source:

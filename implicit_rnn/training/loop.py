@@ -238,14 +238,18 @@ class _Run:
         skipped = int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
-        rows = [row for row in self.records.read() if "forward_steps" in row]
+        test = self.parts.evaluate(state, self.parts.task.splits["test"])
+        lines = [row for row in self.records.read() if "loss" in row]
+        if self.parts.task.verdict:
+            test |= self.parts.task.verdict(lines)
+        rows = [row for row in lines if "forward_steps" in row]
         content = self.environment | {
             "seconds": self.seconds,
             "updates": self.update,
             "best_update": record.get("update"),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
             "skipped": skipped,
-            "test": self.parts.evaluate(state, self.parts.task.splits["test"]),
+            "test": test,
             "valid": record.get("metrics"),
             "config": self.config.table(),
         }
