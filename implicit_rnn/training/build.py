@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from implicit_rnn import models
-from implicit_rnn.cells import CELLS
+from implicit_rnn.cells import CELLS, Cell
 from implicit_rnn.tasks import TASKS, Task
+from implicit_rnn.training.hyper import hyper_optimiser
 
 
 def _encoder(encoder: str, hidden: int, options: dict[str, Any]) -> models.Encoder:
     return models.encoder(encoder, hidden, **options)
+
+
+def _cell(name: str) -> Callable[..., Cell]:
+    if name not in CELLS:
+        raise ValueError(f"unknown cell {name!r}; choose from {sorted(CELLS)}")
+    return CELLS[name]
 
 
 def tagger(
@@ -46,10 +53,8 @@ def language_model(
       embedding_size, tied, truncate: as for `models.language_model`.
       dropout: between layers, and before the read-out.
     """
-    if cell not in CELLS:
-        raise ValueError(f"unknown cell {cell!r}; choose from {sorted(CELLS)}")
     return models.language_model(
-        [CELLS[cell](hidden)] * layers, task.sizes["vocabulary"], embedding_size=embedding_size,
+        [_cell(cell)(hidden)] * layers, task.sizes["vocabulary"], embedding_size=embedding_size,
         tied=tied, dropout=dropout, truncate=truncate,
     )  # fmt: skip
 
@@ -74,14 +79,152 @@ def word_tagger(
     )  # fmt: skip
 
 
+def graph(
+    task: Task, *, hidden: int | None = None, rule: str = "neumann", truncation: int = 5,
+    uniform: bool = False, steps: int = 100, tolerance: float = 1e-3,
+    inputs: Literal["every_step", "initial"] = "every_step",
+    normalise: Literal["none", "mean", "symmetric"] = "symmetric", coupling: float = 0.95,
+    dropout: float = 0.0,
+) -> models.GraphNetwork:  # fmt: skip
+    """A label for every node: a gated graph network at its equilibrium.
+
+    Args:
+      hidden: width of a node's state; as many as it has features without.
+      rule, truncation, uniform, steps, tolerance, inputs, normalise, coupling, dropout: as for
+        `models.graph_network`.
+    """
+    sizes = task.sizes
+    return models.graph_network(
+        sizes["input_size"], sizes["labels"], hidden or sizes["input_size"], rule=rule,
+        truncation=truncation, uniform=uniform, steps=steps, tolerance=tolerance, inputs=inputs,
+        normalise=normalise, coupling=coupling, dropout=dropout,
+    )  # fmt: skip
+
+
+def logistic_regression(task: Task, *, dropout: float = 0.0) -> models.LogisticRegression:
+    """A label for every node from its own features.
+
+    Args:
+      dropout: of the features.
+    """
+    return models.logistic_regression(
+        task.sizes["input_size"], task.sizes["labels"], dropout=dropout
+    )
+
+
+def hopfield(
+    task: Task, *, hidden: int = 1024, rule: str = "neumann", truncation: int = 20,
+    uniform: bool = False, steps: int = 50, tolerance: float = 1e-5, scale: float = 1e-3,
+    time_constant: float = 1.0, gain: float = 0.5, step: float = 1.0,
+) -> models.Hopfield:  # fmt: skip
+    """An associative memory of images.
+
+    Args:
+      hidden, rule, truncation, uniform, steps, tolerance, scale, time_constant, gain, step: as for
+        `models.hopfield`.
+    """
+    return models.hopfield(
+        task.sizes["pixels"], hidden, rule=rule, truncation=truncation, uniform=uniform,
+        steps=steps, tolerance=tolerance, scale=scale, time_constant=time_constant, gain=gain,
+        step=step,
+    )  # fmt: skip
+
+
+def seq2seq(
+    task: Task, *, encoder: str = "bilstm", hidden: int = 64, embedding_size: int = 64,
+    attention: Literal["additive", "bilinear", "dot", "none"] = "additive",
+    context: Literal["input", "state", "both"] = "both",
+    decoder: str = "lstm", decoder_hidden: int = 128, **options: Any,
+) -> models.Seq2Seq:  # fmt: skip
+    """A sequence from a sequence, token by token.
+
+    Args:
+      encoder: a cell by name, or "bi" and a causal one.
+      hidden: width of the encoder's cell.
+      embedding_size, attention, context: as for `models.seq2seq`.
+      decoder: a causal cell by name.
+      decoder_hidden: its width.
+      **options: of the encoder and its cell.
+    """
+    return models.seq2seq(
+        _encoder(encoder, hidden, options), _cell(decoder)(decoder_hidden), **task.sizes,
+        embedding_size=embedding_size, attention=None if attention == "none" else attention,
+        context=context,
+    )  # fmt: skip
+
+
+def sentence_pair(
+    task: Task, *, encoder: str = "lstm", hidden: int = 128, embedding_size: int = 64,
+    compare_size: int = 128, feature_dropout: float = 0.0, **options: Any,
+) -> models.SentencePair:  # fmt: skip
+    """A label for two sequences of tokens.
+
+    Args:
+      encoder: a cell by name, or "bi" and a causal one.
+      hidden: width of the cell.
+      embedding_size, compare_size: as for `models.sentence_pair`.
+      feature_dropout: of embedded tokens, and of what is compared.
+      **options: of the encoder and its cell.
+    """
+    return models.sentence_pair(
+        _encoder(encoder, hidden, options), **task.sizes, embedding_size=embedding_size,
+        compare_size=compare_size, dropout=feature_dropout,
+    )  # fmt: skip
+
+
+def transformer(
+    task: Task, *, width: int = 128, heads: int = 4, layers: int = 2,
+    block: Literal["feed_forward", "recursive"] = "feed_forward", hidden: int = 512,
+    aggregate: Literal["linear", "recursive"] = "linear", depth: int = 2,
+    recursion: Literal["dynamic", "scalar"] | float = "dynamic", squash: bool = False,
+    dropout: float = 0.1, smoothing: float = 0.0,
+) -> models.Transformer:  # fmt: skip
+    """A sequence from a sequence by attention.
+
+    Args:
+      width, heads, layers, dropout, smoothing: as for `models.transformer`.
+      block: what follows attention: a perceptron, or the parallel X-RNN.
+      hidden: width of the perceptron's hidden layer.
+      aggregate: what makes one vector of those of the heads.
+      depth, recursion, squash: of X-RNN, as for `models.recursive`.
+    """
+    blocks = {
+        "feed_forward": models.feed_forward(hidden),
+        "linear": models.linear(),
+        "recursive": models.recursive(depth=depth, recursion=recursion, squash=squash),
+    }
+    return models.transformer(
+        **task.sizes, width=width, heads=heads, layers=layers, block=blocks[block],
+        aggregate=blocks[aggregate], dropout=dropout, smoothing=smoothing,
+    )  # fmt: skip
+
+
 # Every model by name, `name -> factory(task, **options)`: what configurations choose from.
 MODELS: dict[str, Callable[..., models.Model]] = {
+    "graph": graph,
+    "hopfield": hopfield,
+    "hyper_optimiser": hyper_optimiser,
     "language_model": language_model,
+    "logistic_regression": logistic_regression,
+    "sentence_pair": sentence_pair,
+    "seq2seq": seq2seq,
     "tagger": tagger,
+    "transformer": transformer,
     "word_tagger": word_tagger,
 }
 # Which tasks they fit.
-KINDS = {"language_model": "language", "tagger": "tagging", "word_tagger": "words"}
+KINDS = {
+    "graph": "graph",
+    "hopfield": "memory",
+    "hyper_optimiser": "trainings",
+    "language_model": "language",
+    "logistic_regression": "graph",
+    "sentence_pair": "sentence_pairs",
+    "seq2seq": "pairs",
+    "tagger": "tagging",
+    "transformer": "pairs",
+    "word_tagger": "words",
+}
 
 
 def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Model]:
