@@ -33,7 +33,9 @@ class OptimiserSettings:
       warmup: updates over which the rate rises from zero.
       clip: global norm that gradients are clipped to; 0: they are not.
       momentum: of momentum and nesterov.
-      weight_decay: of adamw.
+      weight_decay: of adamw, apart from its gradients.
+      l2: this times the parameters is added to the gradients, once they are clipped: what
+        minimising `l2 / 2 |params|^2` beside the loss does.
       ema: decay of a running mean of the parameters, which is then what is evaluated; 0: none.
     """
 
@@ -45,6 +47,7 @@ class OptimiserSettings:
     clip: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    l2: float = 0.0
     ema: float = 0.0
 
     def __post_init__(self) -> None:
@@ -54,8 +57,8 @@ class OptimiserSettings:
             raise ValueError(f"ema must be at least 0 and below 1, got {self.ema}")
         if self.schedule == "exponential" and self.final <= 0:
             raise ValueError("an exponential schedule needs final > 0")
-        if min(self.warmup, self.clip, self.final) < 0:
-            raise ValueError("warmup, clip and final must not be negative")
+        if min(self.warmup, self.clip, self.final, self.l2) < 0:
+            raise ValueError("warmup, clip, final and l2 must not be negative")
 
 
 def schedule(settings: OptimiserSettings, updates: int) -> optax.Schedule:
@@ -78,4 +81,5 @@ def optimiser(settings: OptimiserSettings, updates: int) -> optax.GradientTransf
     options = {"momentum": settings.momentum} if settings.name in _MOMENTUM else {}
     if settings.name == "adamw":
         options = {"weight_decay": settings.weight_decay}
-    return OPTIMISERS[settings.name](schedule(settings, updates), **options)
+    made = OPTIMISERS[settings.name](schedule(settings, updates), **options)
+    return optax.chain(optax.add_decayed_weights(settings.l2), made) if settings.l2 else made

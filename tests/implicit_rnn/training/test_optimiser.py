@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -35,6 +37,20 @@ def test_sgd_is_the_plain_formula_and_momentum_accumulates():
     np.testing.assert_allclose(heavy.update(gradient, state)[0], -0.5 * 1.9 * gradient)
 
 
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_l2_is_the_gradient_of_the_squared_parameters(name):
+    params, gradient = jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.2, -0.4])
+    settings = OptimiserSettings(name, rate=0.1, schedule="constant", l2=0.7)
+    made = optimiser(settings, 10)
+    plain = optimiser(dataclasses.replace(settings, l2=0.0), 10)
+    penalised = gradient + 0.7 * params
+    np.testing.assert_allclose(
+        made.update(gradient, made.init(params), params)[0],
+        plain.update(penalised, plain.init(params), params)[0],
+        rtol=1e-6,
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "middle", "end"),
     [("constant", 1.0, 1.0), ("cosine", 0.505, 0.01), ("linear", 0.505, 0.01),
@@ -47,7 +63,8 @@ def test_schedules_go_where_they_are_told(kind, middle, end):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rate": 0.0}, {"ema": 1.0}, {"clip": -1.0}, {"schedule": "exponential"}]
+    "wrong",
+    [{"rate": 0.0}, {"ema": 1.0}, {"clip": -1.0}, {"l2": -1.0}, {"schedule": "exponential"}],
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
