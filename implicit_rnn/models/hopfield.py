@@ -34,7 +34,7 @@ class Hopfield(NamedTuple):
       weights: `params -> [neurons, neurons]`, symmetric and with a diagonal of zeros; observed
         neurons come first. (The weights between these change nothing.)
       settle: `(params, observed, *, key=None, probe=None) -> (states, Info)`, for a batch.
-      outputs: `states -> [..., pixels]`, between 0 and 1.
+      outputs: `states -> [..., pixels]`, what is read out.
       trajectory: `(params, observed, count) -> [count + 1, free]`: one image's state, step by step.
       energy: `(params, observed, state) -> scalar`, of one image: what settling lowers.
     """
@@ -81,7 +81,10 @@ def hopfield(
       uniform: let `rbp` start from draws in [0, 1], as in the paper; other rules draw nothing.
       steps: most steps of an inference.
       tolerance: relative residual at which it ends.
-      scale: standard deviation of the first weights.
+      scale: standard deviation of the parameters at first.
+      read_out: what is compared with pixels: the `"state"` h of output neurons, as in the paper's
+        public code, or their `"activation"` x, as in its text. Activations saturate: at the paper's
+        learning rate all outputs are at one image, the pixels' median, after twenty updates.
       time_constant, gain: see above.
       step: of Euler's method. At `step = a` the state becomes what the neurons receive; see
         `descent_step` for what makes the energy fall.
@@ -92,6 +95,8 @@ def hopfield(
     for name, value in {"pixels": pixels, "hidden": hidden, "steps": steps}.items():
         if value < (0 if name == "hidden" else 1):
             raise ValueError(f"{name} must be at least {int(name != 'hidden')}, got {value}")
+    if read_out not in ("state", "activation"):
+        raise ValueError(f'read_out must be "state" or "activation", got {read_out!r}')
     if min(time_constant, gain, step) <= 0:
         raise ValueError(
             f"time_constant, gain and step must be positive, got {time_constant}, {gain}, {step}"
