@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from pathlib import Path
@@ -84,7 +85,7 @@ def read_citations(path: Path, classes: int) -> tuple[Graph, dict[str, np.ndarra
       classes: how many labels there are.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             found = {name: file[name] for name in _ARRAYS}
     except FileNotFoundError:
         raise data.DataError(f"no such file: {path}") from None
