@@ -25,6 +25,7 @@ _MARKERS = ("o", "s", "^")
 _INK, _FAINT = "#333333", "#DDDDDD"
 _MOST_LABELS = 20  # in a table of confusions: with more, the numbers cannot be read
 _MOST_INSIDE = 6  # names in a legend: more would cover the lines
+_MOST_ACROSS = 4  # panels in a row
 _PAST, _FUTURE = "#B35806", "#542788"  # as in the colour map of the switch
 
 
@@ -181,7 +182,14 @@ def listening(
     return _save(figure, path)
 
 
-def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
+def recursion(
+    weights: Mapping[str, ArrayLike],
+    path: str | Path,
+    title: str,
+    *,
+    means: Mapping[str, float] | None = None,
+    words: Sequence[str] | None = None,
+) -> Path:
     """Draws how much the gates of an X-RNN take from the units below: in the mean, and over time.
 
     Args:
@@ -189,9 +197,11 @@ def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) ->
         `cells.recursion_weights` gives them.
       path: the PNG file to write.
       title: above the figure.
+      means: of every unit, over many sequences; by default over this one.
+      words: `[time]`, written below the steps.
     """
     figure, _ = _figure((10, 4.8))
-    means, over_time = figure.subplots(1, 2, width_ratios=[1, 2.2])
+    bars, over_time = figure.subplots(1, 2, width_ratios=[1, 2.2])
     # A colour is a unit's place within its level, and the style of its line the level.
     styles = ("-", (0, (4, 2)), (0, (1, 1.2)))
     for index, (name, values) in enumerate(weights.items()):
@@ -199,12 +209,15 @@ def recursion(weights: Mapping[str, ArrayLike], path: str | Path, title: str) ->
         place = int(name.replace("L", "0").replace("R", "1"), 2)
         colour = PALETTE[place % len(PALETTE)]  # eight, as many as units at the third level
         style = styles[(len(name) - 1) % len(styles)]
-        means.barh(index, values.mean() if values.size else 0, color=colour, height=0.7)
+        mean = means[name] if means else values.mean() if values.size else 0
+        bars.barh(index, mean, color=colour, height=0.7)
         over_time.plot(values, color=colour, linestyle=style, linewidth=1.6, label=name)
-    _style(means, title, "mean weight", "")
-    means.set_yticks(range(len(weights)), list(weights))
-    means.invert_yaxis()
-    _style(over_time, "", "step", "weight")
+    _style(bars, title, "mean weight", "")
+    bars.set_yticks(range(len(weights)), list(weights))
+    bars.invert_yaxis()
+    _style(over_time, "", "" if words else "step", "weight")
+    if words:
+        over_time.set_xticks(range(len(words)), words, rotation=90, fontsize=8)
     if weights:
         figure.legend(frameon=False, labelcolor=_INK, fontsize=8.5, loc="outside right upper")
     return _save(figure, path)
@@ -275,6 +288,61 @@ def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title:
     return _save(figure, path)
 
 
+def panels(
+    groups: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]],
+    path: str | Path,
+    title: str,
+    labels: tuple[str, str],
+) -> Path:
+    """Draws lines in panels side by side, on one logarithmic scale; a name looks alike in all.
+
+    Args:
+      groups: title of a panel to its lines, name to `(x, y)`.
+      path: the PNG file to write.
+      title: above the figure.
+      labels: of the axes.
+    """
+    figure, grid = _panels(list(groups), (2.9, 2.7), title, labels)
+    looks: dict[str, _Look] = {}
+    for axes, lines in zip(grid, groups.values(), strict=True):
+        axes.set_yscale("log")
+        for line, (x, y) in lines.items():
+            look = looks.setdefault(line, _look(len(looks)))
+            axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.5)
+    _legend(figure, looks)
+    return _save(figure, path)
+
+
+def paths(groups: Mapping[str, Mapping[str, ArrayLike]], path: str | Path, title: str) -> Path:
+    """Draws paths in a plane, in panels side by side: points darken with time, a star ends each.
+
+    Args:
+      groups: title of a panel to its paths, name to points `[points, 2]` that begin together.
+      path: the PNG file to write.
+      title: above the figure.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    axes_labels = ("first component", "second component")
+    figure, grid = _panels(list(groups), (4.4, 4.2), title, axes_labels)
+    looks: dict[str, _Look] = {}
+    for axes, lines in zip(grid, groups.values(), strict=True):
+        for line, points in lines.items():
+            x, y = np.asarray(points, np.float64).T
+            look = looks.setdefault(line, _look(len(looks)))
+            shades = LinearSegmentedColormap.from_list("time", [_FAINT, look.colour])
+            axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=0.8, alpha=0.5)
+            axes.scatter(x, y, s=9, c=np.arange(len(x)), cmap=shades, zorder=2)
+            axes.plot(
+                x[-1], y[-1], "*", color=look.colour, markersize=13, markeredgecolor="white",
+                zorder=4,
+            )  # fmt: skip
+        first = np.asarray(next(iter(lines.values())))[0]
+        axes.plot(*first, "o", color=_INK, markersize=6, zorder=3)
+    _legend(figure, looks)
+    return _save(figure, path)
+
+
 class _Look(NamedTuple):
     """How one of several lines is drawn."""
 
@@ -295,6 +363,36 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, FigureCanvasAgg]:
 
     figure = Figure(figsize=size, dpi=160, layout="constrained")
     return figure, FigureCanvasAgg(figure)
+
+
+def _panels(
+    names: Sequence[str], size: tuple[float, float], title: str, labels: tuple[str, str]
+) -> tuple[Figure, list[Axes]]:
+    """A figure of named panels with a common scale upwards, at most four in a row."""
+    columns = min(len(names), _MOST_ACROSS)
+    rows = -(-len(names) // columns)
+    figure, _ = _figure((columns * size[0] + 1.4, rows * size[1] + 0.5))
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for number, axes in enumerate(grid.flat):
+        axes.set_visible(number < len(names))
+        _style(axes, "", labels[0], "" if number % columns else labels[1])
+    for axes, name in zip(grid.flat, names, strict=False):
+        axes.set_title(name, loc="left", fontsize=9.5, color=_INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=_INK)
+    return figure, list(grid.flat)[: len(names)]
+
+
+def _legend(figure: Figure, looks: Mapping[str, _Look]) -> None:
+    """What every panel's lines are called, beside them all."""
+    from matplotlib.lines import Line2D
+
+    lines = [
+        Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2, label=name)
+        for name, look in looks.items()
+    ]
+    figure.legend(
+        handles=lines, frameon=False, labelcolor=_INK, fontsize=9, loc="outside right upper"
+    )
 
 
 def _style(axes: Axes, title: str, across: str, up: str) -> None:
