@@ -80,7 +80,9 @@ def parser() -> argparse.ArgumentParser:
 
     evaluate = commands.add_parser("evaluate", help="metrics of a run's best checkpoint")
     evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
-    evaluate.add_argument("--split", default="test", choices=["train", "valid", "test"])
+    evaluate.add_argument(
+        "--split", default="test", help="train, valid, test, or a part of it that the task names"
+    )
     evaluate.set_defaults(handler=_evaluate)
 
     plot = commands.add_parser("plot", help="draw the figures of a run or an experiment")
@@ -150,7 +152,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import checkpoint, experiment, loop
+    from implicit_rnn.training import checkpoint, config, experiment, loop
 
     rows = []
     for folder in experiment.run_folders(options.run):
@@ -159,7 +161,10 @@ def _evaluate(options: argparse.Namespace) -> int:
         except checkpoint.CheckpointError as error:
             print(f"left out: {error}")
             continue
-        found = trainer.evaluate(state, trainer.task.splits[options.split])
+        splits = trainer.task.splits
+        if options.split not in splits:
+            raise config.ConfigError(f"no split {options.split!r}; there are {', '.join(splits)}")
+        found = trainer.evaluate(state, splits[options.split])
         rows.append({"run": folder.name, "update": record["update"], **found})
     experiment.printer().print(experiment.table(f"{options.split} set", rows))
     return 0 if rows else 1

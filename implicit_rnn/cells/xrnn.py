@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from implicit_rnn.cells.base import Cell, Params, State, affine, dense, product
+from implicit_rnn.cells.base import Cell, Params, State, dense, product
 from implicit_rnn.cells.recurrence import last_of, linear_recurrence
-from implicit_rnn.cells.xrnn_bases import Scores, make_base
+from implicit_rnn.cells.recursion import Recursion, candidate_of, check_depth, gates, weighing
+from implicit_rnn.cells.xrnn_bases import make_base
 
-Recursion = Literal["dynamic", "static", "scalar"] | float | Sequence[float]
-
-_CANDIDATES: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "tanh": jnp.tanh,
-    "relu": jax.nn.relu,
-    "identity": lambda scores: scores,
-}
 # The two units below a unit, as its parameters name them, and as pictures of the tree do.
 _CHILDREN = {"forget": "L", "output": "R"}
 # Depth up to which what all units give is less to keep than what one unit recomputes.
@@ -125,16 +119,12 @@ def xrnn(
     `recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip`
     `[in, d]` where the residual needs it.
     """
-    if not isinstance(depth, int) or depth < 1:
-        raise ValueError(f"depth must be an integer of at least 1, got {depth!r}")
+    check_depth(depth)
     if carries not in ("output", "memory"):
         raise ValueError(f'carries must be "output" or "memory", got {carries!r}')
     if keep not in ("auto", "everything", "outputs", "inputs"):
         raise ValueError(f'keep must be "auto", "everything", "outputs" or "inputs", got {keep!r}')
-    if isinstance(candidate, str) and candidate not in _CANDIDATES:
-        raise ValueError(f"candidate must be in {sorted(_CANDIDATES)} or callable: {candidate!r}")
-    bend = _CANDIDATES[candidate] if isinstance(candidate, str) else candidate
-    kind, fixed = _recursion(recursion)
+    bend, weigh = candidate_of(candidate), weighing(recursion, squash)
     unit = make_base(base, hidden_size, filter_width)
     d, remembers = hidden_size, carries == "memory"
     if keep == "auto":
@@ -146,15 +136,8 @@ def xrnn(
         if residual and input_size != d:
             params["skip"] = dense(keys[1], (input_size, d))
         if level < depth:
-            # Training begins near an even mix: both parts of a gate get a gradient.
-            even = jnp.full(2, 0.0 if squash else 0.5)
-            if kind == "scalar":
-                params["recursion"] = even
-            elif kind != "fixed":
-                params["recursion"] = {
-                    "weights": dense(keys[2], (input_size, 2), gain=0.1),
-                    "bias": even,
-                }
+            own = weigh.init(keys[2], input_size)
+            params |= {} if own is None else {"recursion": own}
             for k, child in zip(keys[3:], _CHILDREN, strict=True):
                 params[child] = init(k, input_size, level + 1)
         return params
@@ -164,24 +147,7 @@ def xrnn(
 
     def weights_of(params: Params, x: jax.Array) -> jax.Array | None:
         """Alpha and beta of a unit, `[..., 2]`; None at the maximum depth."""
-        if not below(params):
-            return None
-        shape = (*x.shape[:-1], 2)
-        if kind == "fixed":
-            return jnp.broadcast_to(jnp.asarray(fixed, x.dtype), shape)
-        own = params["recursion"]
-        if kind == "scalar":
-            found = own
-        elif kind == "dynamic":
-            found = affine(x, own["weights"], own["bias"])
-        else:
-            if x.ndim < 2:
-                raise ValueError(
-                    "static recursion depends on the whole sequence [time, ..., features]: a step "
-                    f"by itself, of shape {x.shape}, is not enough; use unroll"
-                )
-            found = affine(jnp.sum(x, axis=0), own["weights"], own["bias"])
-        return jnp.broadcast_to(jax.nn.sigmoid(found) if squash else found, shape)
+        return weigh.apply(params.get("recursion"), x) if below(params) else None
 
     def skip_of(params: Params, x: jax.Array) -> jax.Array | None:
         if not residual:
@@ -196,16 +162,6 @@ def xrnn(
             tuple(project(child, x) for child in below(params)),
         )
 
-    def gates(
-        scores: Scores, weights: jax.Array | None, outputs: Sequence[jax.Array]
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """f, o and z from the base's scores and what the units below give."""
-        f, o, z = scores
-        if weights is not None:
-            f = f + weights[..., :1] * (outputs[0] - f)
-            o = o + weights[..., 1:] * (outputs[1] - o)
-        return jax.nn.sigmoid(f), jax.nn.sigmoid(o), bend(z)
-
     def advance(
         params: Params, xi: Projected, state: XRNNState | None
     ) -> tuple[XRNNState, XRNNState]:
@@ -219,7 +175,7 @@ def xrnn(
             h, own = state.h, state.base
             previous = h if state.c is None else state.c
         scores, new, kept = unit.step(params["base"], xi.base, h, own)
-        f, o, z = gates(scores, xi.weights, [child.h for child, _ in turned])
+        f, o, z = gates(scores, xi.weights, [child.h for child, _ in turned], bend)
         c = previous + f * (z - previous)
         h = o * c if xi.skip is None else o * c + xi.skip
         news, kepts = (tuple(pair[i] for pair in turned) for i in range(2))
@@ -241,7 +197,7 @@ def xrnn(
         ) -> tuple[jax.Array, XRNNState]:
             assert unit.run is not None
             scores, last = unit.run(params["base"], xs, state.base, length, reverse)
-            f, o, z = gates(scores, weights_of(params, xs), outputs)
+            f, o, z = gates(scores, weights_of(params, xs), outputs, bend)
             skip = skip_of(params, xs)
             if state.c is None:
                 fresh = o * f * z if skip is None else o * f * z + skip
@@ -298,7 +254,7 @@ def xrnn(
         at_rest=(lambda params, xi: advance(params, xi, None)) if unit.rests else None,
         bounds=bounds(),
         run=run if unit.run is not None else None,
-        whole=unit.whole or (kind == "static" and depth > 1),
+        whole=unit.whole or (weigh.kind == "static" and depth > 1),
     )
 
 
@@ -332,18 +288,3 @@ def recursion_weights(
         raise ValueError(f"only an xrnn weighs units below its gates; {cell.name} is none")
     walk(projected, "")
     return {name: found[name] for name in sorted(found, key=lambda name: (len(name), name))}
-
-
-def _recursion(recursion: Recursion) -> tuple[str, tuple[float, ...]]:
-    """The kind of recursion, and the weights where they are given."""
-    if isinstance(recursion, str):
-        if recursion in ("dynamic", "static", "scalar"):
-            return recursion, ()
-    elif isinstance(recursion, int | float):
-        return "fixed", (recursion, recursion)
-    elif isinstance(recursion, Sequence) and len(recursion) == 2:
-        return "fixed", (float(recursion[0]), float(recursion[1]))
-    raise ValueError(
-        'recursion must be "dynamic", "static", "scalar", a number or a pair of numbers, '
-        f"got {recursion!r}"
-    )

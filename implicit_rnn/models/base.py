@@ -100,6 +100,11 @@ def inside(length: jax.Array, time: int) -> jax.Array:
     return jnp.arange(time) < length[:, None]
 
 
+def embedded(table: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
+    """Rows of a table for tokens `[batch, time]`, anything at all past their lengths `[batch]`."""
+    return jnp.asarray(table)[jnp.where(inside(length, tokens.shape[1]), tokens, 0)]
+
+
 def layer_probe(probe: Info | None, number: int) -> Info | None:
     """The probe of one solved layer out of those of all."""
     return None if probe is None else jax.tree.map(lambda leaf: leaf[number], probe)

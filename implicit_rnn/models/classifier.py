@@ -30,7 +30,7 @@ class Classifier(NamedTuple):
     Attributes:
       init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
         `[batch, time, features]`, `labels` `[batch]` and `length` `[batch]`; sums are `loss`,
-        `error` (wrong labels) and `count` (sequences).
+        `error` (wrong labels) and `count` (sequences). A label below zero counts nowhere.
       scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,
         scores `[batch, labels]`.
       encoder: what it stands on.
@@ -99,7 +99,7 @@ def classifier(
         found, encoded = scores(
             params, batch.inputs, batch.length, key=key, probe=probe, solve=solve
         )
-        mean, sums = label_sums(found, batch.labels, jnp.ones(batch.labels.shape, bool))
+        mean, sums = label_sums(found, batch.labels, jnp.asarray(batch.labels) >= 0)
         return mean, Outcome(sums, encoded.info)
 
     return Classifier(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, encoder)

@@ -168,3 +168,48 @@ def beam(
     # What continues an impossible sequence is as arbitrary as it.
     some = score > -jnp.inf
     return Decoded(jnp.where(some[:, None], tokens, end), jnp.where(some, length, 0), score)
+
+
+def searches(
+    begin: Callable[..., tuple[Any, State]],
+    step: Callable[[Any, Any, State, jax.Array], tuple[jax.Array, State]],
+    end: int,
+) -> tuple[Callable[..., Decoded], Callable[..., Decoded]]:
+    """`greedy` and `beam` for batches of sources, of a model that writes.
+
+    Args:
+      begin: `(params, source, length, max_length, **settings) -> (seen, state)`, both with a batch
+        axis: what every step looks at, and the state before the first.
+      step: `(params, seen, state, token) -> (log-probabilities, state)` of one example.
+      end: the token that begins and ends a sequence.
+
+    Returns:
+      `(params, source, length, max_length, **settings) -> Decoded` and
+      `(params, source, length, max_length, width, length_penalty=0.6, **settings) -> Decoded`.
+    """
+
+    def search(find: Callable, params: Any, begun: tuple[Any, State], *options: Any) -> Decoded:
+        def one(seen: Any, state: State) -> Decoded:
+            return find(lambda *at: step(params, seen, *at), state, end, end, *options)
+
+        return jax.vmap(one)(*begun)
+
+    def greedily(
+        params: Any, source: jax.Array, length: jax.Array, max_length: int, **settings: Any
+    ) -> Decoded:
+        begun = begin(params, source, length, max_length, **settings)
+        return search(greedy, params, begun, max_length)
+
+    def by_beam(
+        params: Any,
+        source: jax.Array,
+        length: jax.Array,
+        max_length: int,
+        width: int,
+        length_penalty: float = 0.6,
+        **settings: Any,
+    ) -> Decoded:
+        begun = begin(params, source, length, max_length, **settings)
+        return search(beam, params, begun, max_length, width, length_penalty)
+
+    return greedily, by_beam

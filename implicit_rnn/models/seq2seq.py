@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.models import decoding
 from implicit_rnn.models.attention import ATTENTIONS
-from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, embedded, label_sums
 from implicit_rnn.models.decoder import Context, Source, decoder, shifted
-from implicit_rnn.models.decoding import Decoded
+from implicit_rnn.models.decoding import Decoded, searches
 from implicit_rnn.models.encoder import Encoded, Encoder
 from solvers import Info
 
@@ -24,7 +23,7 @@ class PairBatch(NamedTuple):
     source: jax.Array  # int [batch, source time]
     source_length: jax.Array  # int [batch]
     target: jax.Array  # int [batch, target time]
-    target_length: jax.Array  # int [batch]
+    target_length: jax.Array  # int [batch], -1 for a place without a pair, which counts nowhere
 
 
 class Seq2Seq(NamedTuple):
@@ -44,6 +43,7 @@ class Seq2Seq(NamedTuple):
       beam: `(params, source, source_length, max_length, width, length_penalty=0.6, *, solve={}) ->
         Decoded`, fields `[batch, width, ...]`, the best first.
       encoder: what reads.
+      embed: `(params, batch) -> [batch, source time, features]`: what the encoder is to read.
     """
 
     init: Callable[[jax.Array], Params]
@@ -54,6 +54,7 @@ class Seq2Seq(NamedTuple):
     greedy: Callable[..., Decoded]
     beam: Callable[..., Decoded]
     encoder: Encoder
+    embed: Callable[[Params, Any], jax.Array]
     carry: None = None
 
 
@@ -100,9 +101,8 @@ def seq2seq(
         }
 
     def encode(params: Params, source: jax.Array, length: jax.Array, **settings: Any) -> Encoded:
-        tokens = jnp.where(inside(length, source.shape[1]), source, 0)
-        embedded = jnp.asarray(params["embedding"])[tokens]
-        return encoder.apply(params["encoder"], embedded, length, **settings)
+        inputs = embedded(params["embedding"], source, length)
+        return encoder.apply(params["encoder"], inputs, length, **settings)
 
     def begin(
         params: Params, features: jax.Array, summary: jax.Array, length: jax.Array
@@ -145,58 +145,41 @@ def seq2seq(
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
         found, _, encoded = scores(params, batch, key=key, probe=probe, solve=solve)
-        _, labels, mask = shifted(batch.target, batch.target_length, end)
-        mean, sums = label_sums(found, labels, mask)
-        right = jnp.all(~mask | (jnp.argmax(found, axis=-1) == labels), axis=1)
-        sums["exact"] = jnp.sum(right).astype(mean.dtype)
-        sums["count_exact"] = jnp.asarray(right.size, mean.dtype)
+        mean, sums = target_sums(found, batch, end)
         return mean, Outcome(sums, encoded.info)
 
-    def decode(
-        search: Callable[..., Decoded],
-        params: Params,
-        source: jax.Array,
-        length: jax.Array,
-        settings: tuple,
-        solve: Mapping[str, Any],
-    ) -> Decoded:
-        encoded = encode(params, source, length, solve=solve)
+    def ready(
+        params: Params, source: jax.Array, length: jax.Array, max_length: int, **settings: Any
+    ) -> tuple[Source, State]:
+        encoded = encode(params, source, length, **settings)
+        return jax.vmap(lambda *at: begin(params, *at))(encoded.features, encoded.summary, length)
 
-        def one(features: jax.Array, summary: jax.Array, length: jax.Array) -> Decoded:
-            seen, start = begin(params, features, summary, length)
+    def step(
+        params: Params, source: Source, state: State, token: jax.Array
+    ) -> tuple[jax.Array, State]:
+        nothing = jnp.zeros(0, source.context.dtype)
+        found, state = writer.step(params["decoder"], source, state, token, nothing)
+        return jax.nn.log_softmax(found), state
 
-            def step(state: State, token: jax.Array) -> tuple[jax.Array, State]:
-                nothing = jnp.zeros(0, summary.dtype)
-                found, state = writer.step(params["decoder"], seen, state, token, nothing)
-                return jax.nn.log_softmax(found), state
-
-            return search(step, start, end, end, *settings)
-
-        return jax.vmap(one)(encoded.features, encoded.summary, length)
-
-    def greedy(
-        params: Params,
-        source: jax.Array,
-        source_length: jax.Array,
-        max_length: int,
-        *,
-        solve: Mapping[str, Any] = NO_SETTINGS,
-    ) -> Decoded:
-        return decode(decoding.greedy, params, source, source_length, (max_length,), solve)
-
-    def beam(
-        params: Params,
-        source: jax.Array,
-        source_length: jax.Array,
-        max_length: int,
-        width: int,
-        length_penalty: float = 0.6,
-        *,
-        solve: Mapping[str, Any] = NO_SETTINGS,
-    ) -> Decoded:
-        settings = (max_length, width, length_penalty)
-        return decode(decoding.beam, params, source, source_length, settings, solve)
-
+    greedy, beam = searches(ready, step, end)
     return Seq2Seq(
-        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, greedy, beam, encoder
-    )
+        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, greedy, beam, encoder,
+        lambda params, batch: embedded(params["embedding"], batch.source, batch.source_length),
+    )  # fmt: skip
+
+
+def target_sums(scores: jax.Array, batch: Any, end: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Mean cross-entropy of the targets of a `PairBatch`, and the sums of a `Seq2Seq`.
+
+    Args:
+      scores: `[batch, time + 1, tokens + 1]`, each step given the right tokens before it.
+      batch: the pairs.
+      end: the number of the start and end token.
+    """
+    _, labels, mask = shifted(batch.target, batch.target_length, end)
+    mean, sums = label_sums(scores, labels, mask)
+    there = jnp.asarray(batch.target_length) >= 0
+    right = there & jnp.all(~mask | (jnp.argmax(scores, axis=-1) == labels), axis=1)
+    sums["exact"] = jnp.sum(right).astype(mean.dtype)
+    sums["count_exact"] = jnp.sum(there).astype(mean.dtype)
+    return mean, sums

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_rnn.tasks import data
-from implicit_rnn.tasks.base import Source, Task, bucketed
+from implicit_rnn.tasks.base import Source, Task, bucketed, evaluated_alike
 from implicit_rnn.tasks.pairs import wide
 from implicit_rnn.tasks.tagging.corpora import CorpusError, lines
 
@@ -34,8 +34,8 @@ class Inference(NamedTuple):
 
     @property
     def length(self) -> np.ndarray:
-        """Tokens of both formulas, `[count]`."""
-        return self.first_length + self.second_length
+        """Steps that an encoder reads of the first formulas, `[count]`."""
+        return self.first_length
 
 
 Row = tuple[int, np.ndarray, np.ndarray]  # label, first and second formula
@@ -73,10 +73,11 @@ def logical_inference_task(
     parts = {str(k): _some(_file(folder, "test", k), test) for k in range(operators + 1, MOST + 1)}
     splits["test"] = [row for part in parts.values() for row in part]
     examples = {name: _arrays(part) for name, part in (splits | parts).items()}
+    longest = max(side.shape[1] for part in examples.values() for side in (part.first, part.second))
     return Task(
         "sentence_pairs",
         {"vocabulary": len(WORDS), "labels": len(RELATIONS)},
-        {name: _source(part) for name, part in examples.items()},
+        evaluated_alike({name: _source(part, longest) for name, part in examples.items()}),
         "error",
         {"examples": examples, "words": WORDS, "relations": RELATIONS},
     )
@@ -138,12 +139,10 @@ def _arrays(rows: Sequence[Row]) -> Inference:
     return Inference(*wide(first), *wide(second), np.array(labels, np.int32))
 
 
-def _source(examples: Inference) -> Source:
+def _source(examples: Inference, longest: int) -> Source:
     """Batches of pairs of which the longer formulas have about one length."""
-    longest = np.maximum(examples.first_length, examples.second_length)
-    time = int(longest.max())
     first, second = (
-        np.pad(side, ((0, 0), (0, time - side.shape[1])))
+        np.pad(side, ((0, 0), (0, longest - side.shape[1])))
         for side in (examples.first, examples.second)
     )
 
@@ -156,4 +155,4 @@ def _source(examples: Inference) -> Source:
         labels = np.where(blank, -1, examples.labels[index]).astype(np.int32)
         return Inference(first[index, :time], lengths[0], second[index, :time], lengths[1], labels)
 
-    return bucketed(longest, take, time)
+    return bucketed(np.maximum(examples.first_length, examples.second_length), take, longest)

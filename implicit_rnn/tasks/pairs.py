@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Source, Task, bucketed
+from implicit_rnn.tasks.base import Source, Task, bucketed, evaluated_alike
 
 Pair = tuple[np.ndarray, np.ndarray]  # tokens to read, tokens to write
 
@@ -46,36 +46,56 @@ def wide(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return found, length
 
 
-def paired(pairs: Pairs) -> Source:
+def paired(pairs: Pairs, longest: np.ndarray) -> Source:
     """A source of batches whose sources have about one length.
 
-    Targets are padded to the longest that belongs to a source of at most the length of the batch:
-    one compiled program a length.
+    Args:
+      pairs: which.
+      longest: by the time that sources of a batch are padded to, that of its targets: one compiled
+        program a length.
     """
-    longest = np.zeros(pairs.source.shape[1] + 1, int)
-    np.maximum.at(longest, pairs.source_length, pairs.target_length)
-    longest = np.maximum.accumulate(longest)
+    shape = len(longest) - 1, int(longest[-1])
+    source, target = (
+        np.pad(side, ((0, 0), (0, time - side.shape[1])))
+        for side, time in zip((pairs.source, pairs.target), shape, strict=True)
+    )
 
     def take(index: np.ndarray, time: int) -> Pairs:
         blank = index < 0
         return Pairs(
-            pairs.source[index, :time],
+            source[index, :time],
             np.where(blank, 0, pairs.source_length[index]).astype(np.int32),
-            pairs.target[index, : longest[time]],
+            target[index, : longest[time]],
             np.where(blank, -1, pairs.target_length[index]).astype(np.int32),
         )
 
-    return bucketed(pairs.source_length, take, pairs.source.shape[1])
+    return bucketed(pairs.source_length, take, shape[0])
 
 
-def pairs_task(splits: Mapping[str, Pairs], source_vocabulary: int, target_vocabulary: int) -> Task:
-    """The task of pairs that are there already; splits are named as in `Task`."""
+def longest_targets(splits: Iterable[Pairs]) -> np.ndarray:
+    """The length of the longest target of a source of at most so many tokens, from 0 on."""
+    splits = list(splits)
+    longest = np.zeros(1 + max(part.source.shape[1] for part in splits), int)
+    for part in splits:
+        np.maximum.at(longest, part.source_length, part.target_length)
+    return np.maximum.accumulate(longest)
+
+
+def pairs_task(splits: Mapping[str, Pairs], words: Sequence[str], target_vocabulary: int) -> Task:
+    """The task of pairs that are there already.
+
+    Args:
+      splits: pairs, by names as in `Task`.
+      words: names of the tokens that are read, from 0 on.
+      target_vocabulary: how many tokens there are to write.
+    """
+    longest = longest_targets(splits.values())
     return Task(
         "pairs",
-        {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary},
-        {name: paired(part) for name, part in splits.items()},
+        {"source_vocabulary": len(words), "target_vocabulary": target_vocabulary},
+        evaluated_alike({name: paired(part, longest) for name, part in splits.items()}),
         "error",
-        {"pairs": dict(splits)},
+        {"pairs": dict(splits), "words": tuple(words)},
     )
 
 

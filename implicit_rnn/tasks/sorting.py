@@ -34,4 +34,4 @@ def sorting_task(
         return list(zip(rows, np.sort(rows, axis=1), strict=True))
 
     counts = {"train": train, "valid": valid, "test": test}
-    return pairs_task(drawn(draw, counts, seed), values, values)
+    return pairs_task(drawn(draw, counts, seed), [str(value) for value in range(values)], values)

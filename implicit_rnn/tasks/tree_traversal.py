@@ -74,7 +74,8 @@ def tree_traversal_task(
         return found
 
     counts = {"train": train, "valid": valid, "test": test}
-    return pairs_task(drawn(draw, counts, seed), nodes + 1, nodes)
+    words = [*(str(label) for label in range(1, nodes + 1)), "|"]
+    return pairs_task(drawn(draw, counts, seed), words, nodes)
 
 
 def traversals(depth: int) -> dict[str, np.ndarray]:

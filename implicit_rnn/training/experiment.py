@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from implicit_rnn.training.config import Config, ConfigError, Experiment, look_u
 from implicit_rnn.training.loop import run, same_config
 
 MARK = "experiment.json"
-METRICS = ("bits", "error", "loss")  # the first that a model has is the one to show
+METRICS = ("exact", "bits", "error", "loss")  # the first that a model has is the one to show
 
 
 def train(
@@ -100,7 +101,6 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
         if not path.exists():
             continue
         result = json.loads(path.read_text())
-        shown = [key for key in METRICS if key in result["test"]]
         cost: dict[str, Any] = {}
         if "forward_steps" in result:
             for way in ("forward", "backward"):
@@ -109,11 +109,21 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
         cost |= {key: result[key] for key in ("parameters", "updates", "skipped", "seconds")}
         rows[name] = {
             "label": label,
-            "metric": {f"test {key}": result["test"][key] for key in shown[:1]},
+            "metric": _shown(result),
             "paper": _beside(mark["paper"], label, result["config"]),
             "cost": cost,
         }
     return rows
+
+
+def _shown(result: dict[str, Any]) -> dict[str, float]:
+    """The metric of the test set, that of parts of it, what goes with it, the task's verdict."""
+    test = result["test"]
+    for key in [key for key in METRICS if key in test][:1]:
+        beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
+        parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
+        return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
+    return {}
 
 
 def _beside(paper: list[dict[str, Any]], label: dict[str, Any], config: dict) -> dict[str, float]:
@@ -134,10 +144,10 @@ def _without_seeds(label: dict[str, Any]) -> dict[str, Any]:
 def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One row of the table out of those of one run, or of its repetitions."""
     row = _without_seeds(rows[0]["label"])
-    for key in rows[0]["metric"]:
+    for number, key in enumerate(rows[0]["metric"]):
         values = [other["metric"][key] for other in rows]
         row[key] = statistics.fmean(values)
-        if len(rows) > 1:
+        if len(rows) > 1 and not number:
             row |= {"spread": statistics.stdev(values), "seeds": len(rows)}
     cost: dict[str, Any] = {
         key: statistics.fmean(other["cost"][key] for other in rows) for key in rows[0]["cost"]

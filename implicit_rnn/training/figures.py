@@ -1,8 +1,9 @@
-"""The figures of a run or an experiment: learning curves, the switch, residuals, errors."""
+"""The figures of a run or an experiment: learning curves, switch, recursion, residuals, errors."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicit_rnn import plots, sequence
-from implicit_rnn.cells import Cell
-from implicit_rnn.models import Tagger
+from implicit_rnn.cells import Cell, recursion_weights
+from implicit_rnn.models import SentencePair, Seq2Seq, Tagger
 from implicit_rnn.tasks import Examples
-from implicit_rnn.training import experiment, loop
+from implicit_rnn.training import experiment, figures_hyper, loop
 from implicit_rnn.training.checkpoint import CheckpointError
 from implicit_rnn.training.config import Config
 from implicit_rnn.training.errors import errors
@@ -24,14 +25,17 @@ from implicit_rnn.training.tagged import predictions
 
 _SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
 _TELLING = 20  # words of a sentence whose switch is drawn
+_MOST_WORDS = 60  # below the steps of a figure
 
 
 def draw(output: Path) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
     folders = experiment.run_folders(output)
-    written = _learning(output, folders)
+    written = _learning(output, folders) + figures_hyper.draw(output, folders)
     for folder in folders:
         config = experiment.configuration(folder)
+        if config.model["name"] == figures_hyper.NAME:
+            continue
         try:
             trainer, state, _ = loop.restore(config, folder)
         except CheckpointError as error:
@@ -42,6 +46,8 @@ def draw(output: Path) -> list[Path]:
             written += _solved(output / "plots", stem, model, trainer, state, config)
         if isinstance(model, Tagger) and trainer.task.kind == "words":
             written += _mistaken(output / "plots", stem, model, trainer, state, config)
+        if isinstance(model, Tagger | Seq2Seq | SentencePair):
+            written += _recursion(output / "plots", stem, model, trainer, state)
     return written
 
 
@@ -141,6 +147,47 @@ def _solved(
                 words=words, **seen,
             )
         )  # fmt: skip
+    return written
+
+
+def _recursion(
+    folder: Path, stem: str, model: Tagger | Seq2Seq | SentencePair, trainer: Trainer, state: State
+) -> list[Path]:
+    """How much an X-RNN's gates take from below, in its first layer (figures 5 to 8 of its paper).
+
+    In the mean of many test sequences, and over one of about average length.
+    """
+    source, params = trainer.task.splits["test"], trainer.usable(state)
+    layer, own = model.encoder.cells[0], params["encoder"][0]
+    if isinstance(layer, Cell):
+        ways = {"": (layer, own)}
+    else:
+        ways = {"": (layer[0], own[0]), "_backwards": (layer[1], own[1])}
+    count, longest = source.shape
+    batch = source.batch((np.arange(min(max(_SHOWN // longest, 1), count)), longest))
+    inside = np.arange(longest) < batch.length[:, None]
+    number = int(np.argmin(np.abs(batch.length - batch.length.mean())))
+    steps, words = int(batch.length[number]), None
+    if steps <= _MOST_WORDS and "words" in trainer.task.details:
+        words = [trainer.task.details["words"][token] for token in batch[0][number, :steps]]
+    written = []
+    for way, (cell, weights) in ways.items():
+        if cell.name != "xrnn":
+            continue
+        inputs = model.embed(params, batch)
+        found = jax.vmap(partial(recursion_weights, cell, weights))(inputs, batch.length)
+        if found:
+            direction = ", backwards" if way else ""
+            written.append(
+                plots.recursion(
+                    {name: values[number, :steps] for name, values in found.items()},
+                    folder / f"{stem}recursion{way}.png",
+                    f"How much gates take from below{direction}: {len(batch.length)} test "
+                    f"sequences, and one of them",
+                    means={k: float(np.mean(np.asarray(v)[inside])) for k, v in found.items()},
+                    words=words,
+                )
+            )
     return written
 
 

@@ -238,21 +238,26 @@ class _Run:
         skipped = int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
-        test = self.parts.evaluate(state, self.parts.task.splits["test"])
         lines = [row for row in self.records.read() if "loss" in row]
-        if self.parts.task.verdict:
-            test |= self.parts.task.verdict(lines)
         rows = [row for row in lines if "forward_steps" in row]
+        further = {
+            name: self.parts.evaluate(state, source)
+            for name, source in self.parts.task.splits.items()
+            if name not in ("train", "valid", "test")
+        }
         content = self.environment | {
             "seconds": self.seconds,
             "updates": self.update,
             "best_update": record.get("update"),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
             "skipped": skipped,
-            "test": test,
+            "test": self.parts.evaluate(state, self.parts.task.splits["test"]),
             "valid": record.get("metrics"),
             "config": self.config.table(),
         }
+        content |= {"parts": further} if further else {}
+        if self.parts.task.verdict:
+            content["verdict"] = self.parts.task.verdict(lines)
         if rows:
             tenth = max(len(rows) // 10, 1)
             for key in ("forward_steps", "backward_steps"):

@@ -52,6 +52,7 @@ def summary(row: Mapping[str, Any]) -> str:
     formats = {
         "loss": "loss {:.4f}",
         "error": "error {:.4f}",
+        "exact": "exact {:.4f}",
         "bits": "bits {:.3f}",
         "forward_steps": "steps {:.1f}",
         "backward_steps": "+ {:.1f}",

@@ -68,6 +68,15 @@ def test_padding_changes_nothing(pooling):
     chex.assert_trees_all_equal(run(params, batch), run(params, dirty))
 
 
+def test_a_label_below_zero_counts_nowhere():
+    model = model_of("last")
+    params, batch = begin(model), example()
+    run = value_and_gradient(model)
+    more = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:1]]), batch)
+    more = more._replace(labels=more.labels.at[4].set(-1))
+    chex.assert_trees_all_close(run(params, batch), run(params, more), rtol=1e-5, atol=1e-6)
+
+
 def test_gradient_is_that_of_finite_differences():
     model = model_of("attention")
     with jax.enable_x64(True):

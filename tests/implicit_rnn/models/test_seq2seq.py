@@ -155,6 +155,37 @@ def test_what_is_decoded_is_as_likely_as_the_loss_says(attention):
     assert checked >= 3
 
 
+def test_exact_are_the_targets_that_greedy_decoding_finds():
+    """What it finds for some sources is made their target; other targets are another's."""
+    model = model_of("additive")
+    params, rng = begin(model), np.random.default_rng(3)
+    params["decoder"]["read"]["bias"][-1] += 1  # or few would end
+    source, length = rng.integers(0, SOURCE, (12, 4)), rng.integers(1, 5, 12)
+    limit = 4
+    found = jax.jit(model.greedy, static_argnums=3)(params, source, length, limit)
+    ended = np.asarray(found.length) < limit
+    target, written = np.array(found.tokens), np.array(found.length)
+    target[::3, 0] = (target[::3, 0] + 1) % TARGET
+    written[::3] = np.maximum(written[::3], 1)
+    expected = ended & (np.arange(12) % 3 > 0)
+    assert 0 < expected.sum() < 12
+    batch = PairBatch(source, length, target[:, : limit - 1], np.minimum(written, limit - 1))
+    sums = jax.jit(lambda batch: model.loss(params, batch)[1].sums)(batch)
+    assert (sums["exact"], sums["count_exact"]) == (expected.sum(), 12)
+
+
+def test_a_place_without_a_pair_counts_nowhere():
+    model = model_of("dot")
+    params, batch = begin(model), example()
+    run = value_and_gradient(model)
+    more = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:2]]), batch)
+    more = more._replace(
+        source_length=more.source_length.at[3:].set(0),
+        target_length=more.target_length.at[3:].set(-1),
+    )
+    chex.assert_trees_all_close(run(params, batch), run(params, more), rtol=1e-5, atol=1e-6)
+
+
 def test_attention_looks_at_the_source_alone():
     model = model_of("additive")
     params, batch = begin(model), example()

@@ -1,6 +1,7 @@
 """Tables of experiments: rows, repetitions, the paper's numbers."""
 
 import json
+import math
 
 import pytest
 
@@ -56,3 +57,16 @@ def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
         paper,
     )  # fmt: skip
     assert [row.get("paper's error") for row in experiment.results(tmp_path)] == [0.7, None, 0.6]
+
+
+def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
+    write(tmp_path, {"one": ({}, 0.5)})
+    path = tmp_path / "one" / "result.json"
+    result = json.loads(path.read_text())
+    test = {"exact": 0.25, "error": 0.5, "loss": 2.0}
+    path.write_text(json.dumps(result | {"test": test, "parts": {"7": {"exact": 0.125}}}))
+    (row,) = experiment.results(tmp_path)
+    assert list(row)[:3] == ["test exact", "test perplexity", "exact 7"]
+    assert row["test exact"] == 0.25
+    assert row["test perplexity"] == pytest.approx(math.exp(2))
+    assert row["exact 7"] == 0.125
