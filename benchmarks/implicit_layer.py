@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -166,40 +165,6 @@ def steps_of(cell: Any, params: Any, xs: jax.Array) -> dict[str, tuple[Callable,
     }
 
 
-def compare(programs: dict[str, tuple[Callable, tuple]], rounds: int) -> list[dict]:
-    """Every program timed beside every other; ratios are over the first, which is ours."""
-    ours = next(iter(programs))
-    compile_seconds = {}
-    for name, (program, arguments) in programs.items():
-        begin = time.perf_counter()
-        program.lower(*arguments).compile()
-        compile_seconds[name] = time.perf_counter() - begin
-    samplers = {name: timing.stopwatch(p, *a) for name, (p, a) in programs.items()}
-    times = timing.interleaved(samplers, rounds)
-    rows = []
-    for name, (program, arguments) in programs.items():
-        memory = program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
-        rows.append(
-            {
-                "name": name,
-                "milliseconds": 1e3 * times[name].median,
-                "peer_over_ours": times[name].over(times[ours]),
-                "compile_seconds": compile_seconds[name],
-                "temporary_megabytes": memory / 2**20,
-            }
-        )
-    return rows
-
-
-def show(title: str, rows: list[dict]) -> None:
-    columns = [column for column in rows[0] if column != "name"]
-    report.table(
-        title,
-        ["", *[column.replace("_", " ") for column in columns]],
-        [[row["name"], *[row[column] for column in columns]] for row in rows],
-    )
-
-
 def growth(rounds: int) -> list[dict]:
     """Time per token of a forward solve as sequences get longer, the number of tokens fixed."""
     rows = []
@@ -242,20 +207,22 @@ def main() -> None:
         result = json.loads(path.read_text()) | result
     else:
         result["growth"] = growth(arguments.rounds)
-        show("growth with length, d=64, 10,000 tokens", result["growth"])
+        report.show("growth with length, d=64, 10,000 tokens", result["growth"])
         result |= {"forward": {}, "step": {}}
     for shape in shapes:
         for weights in arguments.weights:
             cell, params, xs = problem(*shape, weights)
             title = "B={}, T={}, d={}, {}".format(*shape, weights)
             forward = solvers_of(cell, params, xs)
-            rows = compare({n: (p, (params, xs)) for n, p in forward.items()}, arguments.rounds)
+            rows = timing.compare(
+                {n: (p, (params, xs)) for n, p in forward.items()}, arguments.rounds
+            )
             for row in rows:
                 row["reached"] = reached(cell, params, xs, forward[row["name"]](params, xs))
-            show(f"forward solve, {title}", rows)
+            report.show(f"forward solve, {title}", rows)
             result["forward"][title] = rows
-            rows = compare(steps_of(cell, params, xs), arguments.rounds)
-            show(f"training step, {title}", rows)
+            rows = timing.compare(steps_of(cell, params, xs), arguments.rounds)
+            report.show(f"training step, {title}", rows)
             result["step"][title] = rows
             report.write("implicit_layer", result)
 

@@ -48,6 +48,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     console().print(shown)
 
 
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Prints rows that have a `name` and the same numbers each."""
+    columns = [column for column in rows[0] if column != "name"]
+    table(
+        title,
+        ["", *[column.replace("_", " ") for column in columns]],
+        [[row["name"], *[row[column] for column in columns]] for row in rows],
+    )
+
+
 def ratio(value: float | None, why_not: str = "") -> Text:
     """A ratio of ours over a peer's: above one is slower, and says so without colours too."""
     if value is None:

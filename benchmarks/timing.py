@@ -77,3 +77,37 @@ def interleaved(samplers: Mapping[str, Sampler], rounds: int) -> dict[str, Timin
             if round_ > 0:
                 samples[name].append(seconds)
     return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def compare(programs: Mapping[str, tuple[Any, tuple]], rounds: int) -> list[dict[str, Any]]:
+    """Every program timed beside every other; ratios are over the first, which is ours.
+
+    Args:
+      programs: by name, a function made by `jax.jit` and its arguments.
+      rounds: as for `interleaved`.
+
+    Returns:
+      For each program `name`, `milliseconds`, `peer_over_ours`, `compile_seconds` and
+      `temporary_megabytes`.
+    """
+    ours = next(iter(programs))
+    compile_seconds = {}
+    for name, (program, arguments) in programs.items():
+        begin = time.perf_counter()
+        program.lower(*arguments).compile()
+        compile_seconds[name] = time.perf_counter() - begin
+    samplers = {name: stopwatch(p, *a) for name, (p, a) in programs.items()}
+    times = interleaved(samplers, rounds)
+    rows = []
+    for name, (program, arguments) in programs.items():
+        memory = program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+        rows.append(
+            {
+                "name": name,
+                "milliseconds": 1e3 * times[name].median,
+                "peer_over_ours": times[name].over(times[ours]),
+                "compile_seconds": compile_seconds[name],
+                "temporary_megabytes": memory / 2**20,
+            }
+        )
+    return rows
