@@ -302,13 +302,19 @@ def panels(
       title: above the figure.
       labels: of the axes.
     """
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
+
     figure, grid = _panels(list(groups), (2.9, 2.7), title, labels)
     looks: dict[str, _Look] = {}
     for axes, lines in zip(grid, groups.values(), strict=True):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
         for line, (x, y) in lines.items():
             look = looks.setdefault(line, _look(len(looks)))
-            axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.5)
+            # Where lines coincide, those below show at the edges.
+            width = max(3.4 - 0.6 * list(looks).index(line), 1.2)
+            axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=width)
     _legend(figure, looks)
     return _save(figure, path)
 
@@ -332,10 +338,11 @@ def paths(groups: Mapping[str, Mapping[str, ArrayLike]], path: str | Path, title
             look = looks.setdefault(line, _look(len(looks)))
             shades = LinearSegmentedColormap.from_list("time", [_FAINT, look.colour])
             axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=0.8, alpha=0.5)
-            axes.scatter(x, y, s=9, c=np.arange(len(x)), cmap=shades, zorder=2)
+            size = max(6.5 - list(looks).index(line), 2)
+            axes.scatter(x, y, s=size**2, c=np.arange(len(x)), cmap=shades, zorder=2)
             axes.plot(
-                x[-1], y[-1], "*", color=look.colour, markersize=13, markeredgecolor="white",
-                zorder=4,
+                x[-1], y[-1], "*", color=look.colour, markersize=8 + 2 * size,
+                markeredgecolor="white", zorder=4,
             )  # fmt: skip
         first = np.asarray(next(iter(lines.values())))[0]
         axes.plot(*first, "o", color=_INK, markersize=6, zorder=3)
@@ -371,7 +378,8 @@ def _panels(
     """A figure of named panels with a common scale upwards, at most four in a row."""
     columns = min(len(names), _MOST_ACROSS)
     rows = -(-len(names) // columns)
-    figure, _ = _figure((columns * size[0] + 1.4, rows * size[1] + 0.5))
+    scale = 1.7 if len(names) == 1 else 1
+    figure, _ = _figure((scale * columns * size[0] + 1.6, scale * rows * size[1] + 0.5))
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for number, axes in enumerate(grid.flat):
         axes.set_visible(number < len(names))
@@ -391,7 +399,7 @@ def _legend(figure: Figure, looks: Mapping[str, _Look]) -> None:
         for name, look in looks.items()
     ]
     figure.legend(
-        handles=lines, frameon=False, labelcolor=_INK, fontsize=9, loc="outside right upper"
+        handles=lines, frameon=False, labelcolor=_INK, fontsize=9, loc="outside right center"
     )
 
 

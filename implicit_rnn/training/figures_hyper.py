@@ -101,7 +101,7 @@ def _paths(runs: list[Run], path: Path, name: str) -> Path:
     panels: dict[str, dict[str, np.ndarray]] = {}
     for share in _SHARES:
         for run in runs:
-            row = run.rows[round(share * (len(run.rows) - 1))]
+            row = run.rows[max(round(share * len(run.rows)) - 1, 0)]
             title = f"meta-step {row['update']}"
             panels.setdefault(title, {})[run.name] = _weights(run, row)
     return plots.paths(plane(panels), path, f"Paths of the weights: {name}")
