@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,19 @@ import pytest
 from hypothesis import settings
 
 matplotlib.use("Agg")
+
+# Nearly all of the time of the tests is compilation, of programs that run once and on little data:
+# without optimisation it takes a third of the time. Read when jax starts, here and in the processes
+# that tests start; what is set already stays.
+QUICK_COMPILATION = {
+    "--xla_backend_optimization_level": "0",
+    "--xla_llvm_disable_expensive_passes": "true",
+    "--xla_cpu_use_fusion_emitters": "false",
+}
+_given = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join(
+    [_given, *(f"{key}={value}" for key, value in QUICK_COMPILATION.items() if key not in _given)]
+).strip()
 
 # Compilation makes the first example slow, and a failure must come back when the test is rerun.
 settings.register_profile("default-here", deadline=None, max_examples=25, derandomize=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import nbformat
@@ -10,12 +9,7 @@ import pytest
 
 from tests.notebooks import execute, paths
 
-QUICK = {
-    "IMPLICIT_RNN_QUICK": "1",
-    # Nearly all of the time is compilation: these make it several times shorter.
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false",
-}
+QUICK = {"IMPLICIT_RNN_QUICK": "1"}
 every_notebook = pytest.mark.parametrize("path", paths(), ids=lambda path: path.stem)
 
 

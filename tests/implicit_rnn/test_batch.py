@@ -241,10 +241,11 @@ def test_time_and_batch_can_be_sharded_over_eight_devices():
                 np.testing.assert_allclose(a, b, atol=2e-5)
         print("same")
     """
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=300,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "same"
