@@ -42,7 +42,7 @@ class Projected(NamedTuple):
     Attributes:
       base: to the base unit.
       weights: of the recursion, alpha and beta, `[..., 2]`; None at the maximum depth.
-      skip: what the residual adds, None without.
+      skip: what the residual path adds, None without.
       children: to the units below.
     """
 
@@ -60,7 +60,7 @@ def xrnn(
     recursion: Recursion = "dynamic",
     squash: bool = False,
     candidate: str | Callable[[jax.Array], jax.Array] = "tanh",
-    residual: bool = False,
+    skip: bool = False,
     carries: Literal["output", "memory"] = "output",
     filter_width: int = 2,
     keep: Literal["auto", "everything", "outputs", "inputs"] = "auto",
@@ -83,9 +83,9 @@ def xrnn(
     and the gradient into the units below is scaled by `alpha`. With static recursion that grows
     with the length. Squashed by a sigmoid, the weights stay between 0 and 1 and the score between
     its two parts, but neither part can be left out altogether. Either way `c` lies between
-    `h_prev` and `z`, and `|h| <= 1` from a zero state with the tanh candidate. The residual adds
+    `h_prev` and `z`, and `|h| <= 1` from a zero state with the tanh candidate. A skip adds
     to what is carried on, so that with it `h` is bounded by the inputs and how much a step
-    forgets only; where the memory is carried, the residual is no part of it.
+    forgets only; where the memory is carried, the skip is no part of it.
 
     **Relatives.** At depth 1, with `c` carried in place of `h` (`carries="memory"`):
     `base="linear"` and the identity as candidate are SRU without its peephole and highway, whose
@@ -106,7 +106,7 @@ def xrnn(
       recursion: `"dynamic"`, `"static"`, `"scalar"`, a number for `alpha` and `beta`, or a pair.
       squash: a sigmoid around weights that are learnt.
       candidate: `"tanh"`, `"relu"`, `"identity"`, or an elementwise function, around `Z`.
-      residual: add the input to `h`, or `W_s x` where it is not as wide as the state.
+      skip: a residual path: add the input to `h`, or `W_s x` where it is not as wide as the state.
       carries: whether a step is given the `h` of the one before, as in the paper, or its `c`.
       filter_width: of a convolution, how many inputs a step sees.
       keep: what a gradient keeps of each unit where steps are done at once. `"everything"`: the
@@ -117,7 +117,7 @@ def xrnn(
 
     Parameters: a tree of `base`; `forget` and `output`, the units below; above the maximum depth
     `recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip`
-    `[in, d]` where the residual needs it.
+    `[in, d]` where the widths differ.
     """
     check_depth(depth)
     if carries not in ("output", "memory"):
@@ -133,7 +133,7 @@ def xrnn(
     def init(key: jax.Array, input_size: int, level: int = 1) -> Params:
         keys = jax.random.split(key, 5)
         params: Params = {"base": unit.init(keys[0], input_size)}
-        if residual and input_size != d:
+        if skip and input_size != d:
             params["skip"] = dense(keys[1], (input_size, d))
         if level < depth:
             own = weigh.init(keys[2], input_size)
@@ -150,7 +150,7 @@ def xrnn(
         return weigh.apply(params.get("recursion"), x) if below(params) else None
 
     def skip_of(params: Params, x: jax.Array) -> jax.Array | None:
-        if not residual:
+        if not skip:
             return None
         return product(x, params["skip"]) if "skip" in params else x
 
@@ -198,13 +198,13 @@ def xrnn(
             assert unit.run is not None
             scores, last = unit.run(params["base"], xs, state.base, length, reverse)
             f, o, z = gates(scores, weights_of(params, xs), outputs, bend)
-            skip = skip_of(params, xs)
+            added = skip_of(params, xs)
             if state.c is None:
-                fresh = o * f * z if skip is None else o * f * z + skip
+                fresh = o * f * z if added is None else o * f * z + added
                 h, final = linear_recurrence(o * (1 - f), fresh, state.h, length, reverse)
                 return h, XRNNState(final, None, last, ())
             c, memory = linear_recurrence(1 - f, f * z, state.c, length, reverse)
-            h = o * c if skip is None else o * c + skip
+            h = o * c if added is None else o * c + added
             return h, XRNNState(last_of(h, state.h, length, reverse), memory, last, ())
 
         def tree(

@@ -68,7 +68,7 @@ def recursive(
     recursion: Recursion = "dynamic",
     squash: bool = False,
     candidate: str | Candidate = "tanh",
-    residual: bool = False,
+    skip: bool = False,
 ) -> Block:
     """X-RNN without its recurrence, in parallel over all steps (equations 6 to 8), at depth n
 
@@ -85,7 +85,7 @@ def recursive(
       recursion: as for `cells.xrnn`, but `"static"`, which needs more than one vector.
       squash: a sigmoid around weights that are learnt.
       candidate: `"tanh"`, `"relu"`, `"identity"`, or an elementwise function, around `Z`.
-      residual: add `x` once more, in every unit.
+      skip: a residual path: add `x` once more, in every unit.
 
     Parameters: a tree of `base` (`weights` `[width, 3 width]` and `bias`); above the maximum depth
     `recursion`, and `forget` and `output`, the units below.
@@ -116,6 +116,6 @@ def recursive(
             below = [apply(params["forget"], x), apply(params["output"], x)]
         f, o, z = gates(scores, weights, below, bend)
         h = f * x + o * z
-        return h + x if residual else h
+        return h + x if skip else h
 
     return Block(init, apply)

@@ -80,7 +80,7 @@ def by_hand(base, options, p, xs):
         before = c if options.get("carries") == "memory" else h
         c = (1 - sigmoid(f)) * before + sigmoid(f) * bend(z)
         h = sigmoid(o) * c
-        if options.get("residual"):
+        if options.get("skip"):
             h = h + (x @ p["skip"] if "skip" in p else x)
         outputs.append(h)
     return outputs
@@ -89,11 +89,11 @@ def by_hand(base, options, p, xs):
 # Options of a cell, and the equations of its base unit.
 CASES: Mapping[str, tuple[dict[str, Any], Any]] = {
     "linear": ({"depth": 3}, linear),
-    "depth 1": ({"depth": 1, "residual": True}, linear),
-    "static": ({"recursion": "static", "residual": True, "squash": True}, linear),
-    "state": ({"base": "linear_state", "residual": True, "recursion": 0.3}, linear_state),
+    "depth 1": ({"depth": 1, "skip": True}, linear),
+    "static": ({"recursion": "static", "skip": True, "squash": True}, linear),
+    "state": ({"base": "linear_state", "skip": True, "recursion": 0.3}, linear_state),
     "convolution": (
-        {"base": "convolution", "filter_width": 3, "carries": "memory", "residual": True},
+        {"base": "convolution", "filter_width": 3, "carries": "memory", "skip": True},
         convolution,
     ),
     "rnn": ({"base": "rnn", "recursion": "scalar"}, three(equations.rnn)),
@@ -228,7 +228,7 @@ def test_shapes_and_numbers_of_parameters_follow_from_the_depth(depth):
     n, d = INPUTS, WIDTH
     weighing = {"dynamic": 2 * (n + 1), "static": 2 * (n + 1), "scalar": 2, 0.5: 0}
     for kind, weights in weighing.items():
-        cell = cells.xrnn(d, depth=depth, recursion=kind, residual=True)
+        cell = cells.xrnn(d, depth=depth, recursion=kind, skip=True)
         params = jax.eval_shape(lambda key, cell=cell: cell.init(key, n), jax.random.key(0))
         assert count(params) == units * (3 * d * (n + 1) + n * d) + inner * weights
         ys, last = jax.eval_shape(

@@ -45,15 +45,15 @@ def perceptron(p, x):
     return affine(p["out"], np.maximum(affine(p["into"], x), 0))
 
 
-def recursive_by_hand(p, x, alpha=None, residual=False):
+def recursive_by_hand(p, x, alpha=None, skip=False):
     f, o, z = np.split(affine(p["base"], x), 3)
     if "forget" in p:
         weights = affine(p["recursion"], x) if alpha is None else np.full(2, alpha)
-        below = [recursive_by_hand(p[child], x, alpha, residual) for child in ("forget", "output")]
+        below = [recursive_by_hand(p[child], x, alpha, skip) for child in ("forget", "output")]
         f = weights[0] * below[0] + (1 - weights[0]) * f
         o = weights[1] * below[1] + (1 - weights[1]) * o
     h = sigmoid(f) * x + sigmoid(o) * np.tanh(z)
-    return h + x if residual else h
+    return h + x if skip else h
 
 
 def norm(p, x):
@@ -213,7 +213,7 @@ def test_a_recursive_block_is_its_equations(depth):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, WIDTH))
     with jax.enable_x64(True):
-        for options in ({}, {"recursion": 0.3, "residual": True}):
+        for options in ({}, {"recursion": 0.3, "skip": True}):
             block = recursive(depth=depth, **options)
             params = begin(block, WIDTH)
             units, inner = 2**depth - 1, 2 ** (depth - 1) - 1
@@ -223,7 +223,7 @@ def test_a_recursive_block_is_its_equations(depth):
             found = jax.jit(block.apply)(params, x)
             for place in np.ndindex(2, 3):
                 by_hand = recursive_by_hand(
-                    params, x[place], options.get("recursion"), options.get("residual", False)
+                    params, x[place], options.get("recursion"), options.get("skip", False)
                 )
                 np.testing.assert_allclose(found[place], by_hand, atol=1e-12)
 
