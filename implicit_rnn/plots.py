@@ -319,6 +319,35 @@ def panels(
     return _save(figure, path)
 
 
+def gallery(rows: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
+    """Draws images in rows, ink black; an image of one row stands below that of another.
+
+    Args:
+      rows: name to images `[count, height, width]`, from 0 (paper) to 1 (ink).
+      path: the PNG file to write.
+      title: above the figure.
+    """
+    images = {name: np.asarray(row, np.float64) for name, row in rows.items()}
+    across = max(len(row) for row in images.values())
+    figure, _ = _figure((0.72 * across + 1.4, 0.72 * len(images) + 0.6))
+    grid = figure.subplots(len(images), across, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for line, (name, row) in zip(grid, images.items(), strict=True):
+        line[0].text(
+            -0.15, 0.5, name, ha="right", va="center", color=_INK, transform=line[0].transAxes
+        )
+        for axes, image in zip(line, row, strict=False):
+            axes.set_axis_on()
+            axes.imshow(image, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            for spine in axes.spines.values():
+                spine.set_color(_FAINT)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=_INK)
+    return _save(figure, path)
+
+
 def paths(groups: Mapping[str, Mapping[str, ArrayLike]], path: str | Path, title: str) -> Path:
     """Draws paths in a plane, in panels side by side: points darken with time, a star ends each.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -230,6 +231,15 @@ def run_folders(output: Path) -> list[Path]:
         return [output / name for name in names if (output / name / "config.toml").exists()]
     configuration(output)
     return [output]
+
+
+def repetitions(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """The folders of runs by name; those that differ in nothing but seeds share one."""
+    groups: dict[str, list[Path]] = {}
+    for folder in folders:
+        name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
+        groups.setdefault((len(folders) > 1 and name) or "run", []).append(folder)
+    return groups
 
 
 def _cell(column: str, value: Any) -> str:

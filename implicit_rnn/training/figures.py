@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell, recursion_weights
 from implicit_rnn.models import SentencePair, Seq2Seq, Tagger
 from implicit_rnn.tasks import Examples
-from implicit_rnn.training import experiment, figures_hyper, loop
+from implicit_rnn.training import experiment, figures_hyper, figures_memory, loop
 from implicit_rnn.training.checkpoint import CheckpointError
 from implicit_rnn.training.config import Config
 from implicit_rnn.training.errors import errors
@@ -23,6 +22,7 @@ from implicit_rnn.training.folder import Records, write_json
 from implicit_rnn.training.step import State, Trainer
 from implicit_rnn.training.tagged import predictions
 
+_OWN = (figures_hyper, figures_memory)  # of models with figures of their own
 _SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
 _TELLING = 20  # words of a sentence whose switch is drawn
 _MOST_WORDS = 60  # below the steps of a figure
@@ -31,10 +31,12 @@ _MOST_WORDS = 60  # below the steps of a figure
 def draw(output: Path) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
     folders = experiment.run_folders(output)
-    written = _learning(output, folders) + figures_hyper.draw(output, folders)
+    written = _learning(output, folders)
+    for other in _OWN:
+        written += other.draw(output, folders)
     for folder in folders:
         config = experiment.configuration(folder)
-        if config.model["name"] == figures_hyper.NAME:
+        if config.model["name"] in [other.NAME for other in _OWN]:
             continue
         try:
             trainer, state, _ = loop.restore(config, folder)
@@ -57,10 +59,7 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
     Runs that differ in nothing but seeds share a line, their mean.
     """
     rows = experiment.run_rows(output) if (output / experiment.MARK).exists() else {}
-    groups: dict[str, list[Path]] = {}
-    for folder in folders:
-        name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
-        groups.setdefault(name if len(folders) > 1 else "run", []).append(folder)
+    groups = experiment.repetitions(folders)
     over: dict[str, dict[str, tuple]] = {"update": {}, "seconds": {}}
     metric, levels = "error", {}
     for name, members in groups.items():
