@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,6 @@ from implicit_rnn.tasks import Task
 from solvers import Info
 
 PARTS = ("weights", "biases")
-Rule = Literal["bptt", "tbptt", "rbp", "cg_rbp", "neumann", "bicgstab", "gmres", "lsqr"]
 Layers = list[dict[str, jax.Array]]  # `weights` [in, out] and `biases` [out] of every layer
 
 
@@ -77,7 +76,7 @@ def hyper_optimiser(
     task: Task,
     *,
     hidden: tuple[int, ...] = (50, 50, 50),
-    rule: Rule = "neumann",
+    rule: str = "neumann",
     truncation: int = 50,
     averaged: int = 5,
     uniform: bool = False,
@@ -93,7 +92,8 @@ def hyper_optimiser(
     Args:
       task: says the width of its inputs, and how many labels there are.
       hidden: neurons of the layers between.
-      rule: how the gradient is found; see the top of this file.
+      rule: how the gradient is found, one of `sequence.equilibrium.RULES`; the top of this file
+        says what each differentiates.
       truncation: steps that it takes; of no meaning for `bptt`.
       averaged: mini-batches, the last ones, whose steps the other rules take the mean of. One
         alone may have directions in which its loss falls for ever: there the series grows.
