@@ -42,7 +42,7 @@ def tagger(
 def language_model(
     task: Task, *, cell: str = "lstm", hidden: int = 128, layers: int = 1,
     embedding_size: int | None = None, tied: bool = False, dropout: float = 0.0,
-    truncate: int | None = None,
+    truncate: int | None = None, **options: Any,
 ) -> models.LanguageModel:  # fmt: skip
     """The next token of a stream.
 
@@ -52,10 +52,11 @@ def language_model(
       layers: how many of it.
       embedding_size, tied, truncate: as for `models.language_model`.
       dropout: between layers, and before the read-out.
+      **options: of the cell.
     """
     return models.language_model(
-        [_cell(cell)(hidden)] * layers, task.sizes["vocabulary"], embedding_size=embedding_size,
-        tied=tied, dropout=dropout, truncate=truncate,
+        [_cell(cell)(hidden, **options)] * layers, task.sizes["vocabulary"],
+        embedding_size=embedding_size, tied=tied, dropout=dropout, truncate=truncate,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.cells import CELLS
 from implicit_rnn.models.encoder import cell_kind, encoder
 from implicit_rnn.tasks import TASKS
 from implicit_rnn.training.build import MODELS
@@ -231,9 +232,13 @@ def _named(table: Table, takes: list[Callable], where: str, leave: tuple = ()) -
 
 
 def _takes(model: Table, where: str) -> list[Callable]:
-    """What the model's table configures: the model, and its encoder with its cell."""
+    """What the model's table configures: the model, and its encoder, if any, with its cell."""
     made = MODELS[model["name"]]
     parameters = inspect.signature(made).parameters
+    if "cell" in parameters:
+        name = str(model.get("cell", parameters["cell"].default))
+        _known(name, CELLS, f"{where}.cell")
+        return [made, CELLS[name]]
     if "encoder" not in parameters:
         return [made]
     name = model.get("encoder", parameters["encoder"].default)

@@ -18,6 +18,10 @@ def changed(table: str, **entries):
     return content
 
 
+def language(**entries):
+    return {"task": {"name": "tiny_shakespeare"}, "model": {"name": "language_model", **entries}}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -46,6 +50,8 @@ def changed(table: str, **entries):
         (changed("variants", a={"modle": {}}), "table 'modle' is unknown; did you mean 'model'"),
         (changed("grid", **{"task.bias": 1.0}), "grid.task.bias: a list of values wanted, got 1.0"),
         (changed("model", encoder=3), "model.encoder"),
+        (language(cell="lsmt"), "model.cell 'lsmt' is unknown; did you mean 'lstm'"),
+        (language(forget_bais=0.0), "did you mean 'forget_bias'"),
     ],
 )
 def test_a_wrong_configuration_is_told_what_would_be_right(content, message):
