@@ -82,9 +82,7 @@ def test_gradient_of_every_rule_is_the_dense_one(rule):
     with jax.enable_x64(True):
         params, batch = problem()
         expected, gradient, _ = dense(params, batch)
-        model = hopfield(
-            PIXELS, HIDDEN, rule=rule, truncation=60, steps=200, tolerance=1e-14
-        )  # fmt: skip
+        model = hopfield(PIXELS, HIDDEN, rule=rule, truncation=60, steps=200, tolerance=1e-14)
         loss, found, seen = gradient_of(model, params, batch)
         np.testing.assert_allclose(loss, expected, rtol=1e-10)
         assert np.linalg.norm(found - gradient) <= 1e-8 * np.linalg.norm(gradient)
@@ -166,8 +164,10 @@ def test_weights_are_symmetric_and_observed_neurons_stay_put():
     other = params["halves"].copy()
     other[:PIXELS, :PIXELS] += 1
     other[np.diag_indices(len(other))] -= 1
-    for states in zip(*(model.settle({"halves": h}, batch.observed)[0] for h in (other, params["halves"])), strict=True):  # fmt: skip  # noqa: E501
-        np.testing.assert_array_equal(*states)
+    found, expected = (
+        model.settle({"halves": halves}, batch.observed)[0] for halves in (other, params["halves"])
+    )
+    np.testing.assert_array_equal(found, expected)
     assert np.all(np.asarray(gradient_of(model, params, batch)[1])[:PIXELS, :PIXELS] == 0)
 
 
