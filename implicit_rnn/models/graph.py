@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import solvers
 from implicit_rnn.cells import gru
-from implicit_rnn.cells.base import Params, dense, product
+from implicit_rnn.cells.base import Params, affine, dense, product
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, label_sums, layer_probe, stacked
 from implicit_rnn.models.readout import init_read, read
 from implicit_rnn.sequence.equilibrium import learning_rule
@@ -144,7 +144,7 @@ def graph_network(
     def update(theta: tuple, states: jax.Array) -> jax.Array:
         params, shift, ends, scales = theta
         messages = propagate(states, ends, scales)
-        return cell.step(params, cell.project(params, messages) + shift, states)
+        return cell.step(params, product(messages, params["input"]) + shift, states)
 
     def scores(
         params: Params,
@@ -158,13 +158,14 @@ def graph_network(
     ) -> tuple[jax.Array, Settled]:
         keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
         features = drop(features, dropout, keys[0])
+        # What does not depend on the states is done once, outside the solve.
+        shift = params["update"]["bias"]
         if inputs == "every_step":
-            shift = product(features, params["features"])
+            shift = affine(features, params["features"], shift)
             first = jnp.zeros((len(features), hidden), shift.dtype)
             if start is not None:
                 first = jnp.where(jnp.isfinite(start), start, first)
         else:
-            shift = jnp.zeros((), features.dtype)
             first = jnp.pad(features, ((0, 0), (0, hidden - input_size)))
         ends = (edges[:, 0], edges[:, 1])
         theta = (params["update"], shift, ends, message_scales(ends, first, normalise))

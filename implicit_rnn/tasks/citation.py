@@ -37,7 +37,7 @@ def citation_task(
     seed: int = 0,
     train: float = 0.01,
     valid: float = 0.49,
-    components: int | None = None,
+    components: int = 0,
     scaled: bool = False,
 ) -> Task:
     """Documents of a citation network to label, a few of which are labelled.
@@ -50,7 +50,7 @@ def citation_task(
         on, 500 to validate, 1,000 to test).
       seed: of the random split.
       train, valid: shares of the random split; the rest is tested on.
-      components: how many principal components take the place of the words; all words without.
+      components: how many principal components take the place of the words; 0: none do.
       scaled: divide the words of a document by their sum first.
     """
     if split not in ("random", "planetoid"):
@@ -67,7 +67,7 @@ def citation_task(
     inputs = graph.inputs
     if scaled:
         inputs = inputs / np.maximum(inputs.sum(axis=1, keepdims=True), 1e-12)
-    if components is not None:
+    if components:
         inputs = principal_components(inputs, components)
     chosen = public if split == "planetoid" else None
     if chosen is None:

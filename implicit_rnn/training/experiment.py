@@ -7,10 +7,11 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -240,6 +241,25 @@ def repetitions(folders: Sequence[Path]) -> dict[str, list[Path]]:
         name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
         groups.setdefault((len(folders) > 1 and name) or "run", []).append(folder)
     return groups
+
+
+def mean_curves(
+    groups: Mapping[str, Sequence[Path]], key: str, over: str = "update"
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What `metrics.jsonl` says of a key, by update or another key: `(x, y)` for every group.
+
+    The mean over the runs of a group, as far as all of them are; a group whose runs do not all have
+    the key is left out.
+    """
+    lines = {}
+    for name, members in groups.items():
+        rows = [folders.Records(folder / "metrics.jsonl").read() for folder in members]
+        found = [[(row[over], row[key]) for row in own if key in row] for own in rows]
+        count = min(map(len, found))
+        if count:
+            x, y = np.mean([np.array(own[:count], float) for own in found], axis=0).T
+            lines[name] = (x, y)
+    return lines
 
 
 def _cell(column: str, value: Any) -> str:

@@ -14,15 +14,15 @@ from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell, recursion_weights
 from implicit_rnn.models import SentencePair, Seq2Seq, Tagger
 from implicit_rnn.tasks import Examples
-from implicit_rnn.training import experiment, figures_hyper, figures_memory, loop
+from implicit_rnn.training import experiment, figures_graph, figures_hyper, figures_memory, loop
 from implicit_rnn.training.checkpoint import CheckpointError
 from implicit_rnn.training.config import Config
 from implicit_rnn.training.errors import errors
-from implicit_rnn.training.folder import Records, write_json
+from implicit_rnn.training.folder import write_json
 from implicit_rnn.training.step import State, Trainer
 from implicit_rnn.training.tagged import predictions
 
-_OWN = (figures_hyper, figures_memory)  # of models with figures of their own
+_OWN = (figures_graph, figures_hyper, figures_memory)  # of models with figures of their own
 _SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
 _TELLING = 20  # words of a sentence whose switch is drawn
 _MOST_WORDS = 60  # below the steps of a figure
@@ -60,31 +60,22 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
     """
     rows = experiment.run_rows(output) if (output / experiment.MARK).exists() else {}
     groups = experiment.repetitions(folders)
-    over: dict[str, dict[str, tuple]] = {"update": {}, "seconds": {}}
-    metric, levels = "error", {}
+    shown = [key for key in experiment.METRICS if experiment.mean_curves(groups, f"valid_{key}")]
+    if not shown:
+        return []
+    metric, levels = shown[0], {}
     for name, members in groups.items():
-        records = [Records(folder / "metrics.jsonl").read() for folder in members]
-        found = [[row for row in own if "valid_loss" in row] for own in records]
-        count = min(len(own) for own in found)
-        if not count:
-            continue
-        metric = next(key for key in experiment.METRICS if f"valid_{key}" in found[0][0])
         level = rows.get(members[0].name, {}).get("paper", {}).get(f"paper's {metric}")
         if level is not None and len(groups) <= 4:
             levels[name] = level
-        for axis in over:
-            over[axis][name] = tuple(
-                np.mean([[row[key] for row in own[:count]] for own in found], axis=0)
-                for key in (axis, f"valid_{metric}")
-            )
     words = {"update": "updates", "seconds": "seconds of training"}
     return [
         plots.curves(
-            lines, output / "plots" / f"learning_{axis}s.png".replace("ss.", "s."),
+            experiment.mean_curves(groups, f"valid_{metric}", axis),
+            output / "plots" / f"learning_{axis}s.png".replace("ss.", "s."),
             f"Validation {metric} while training", (words[axis], metric), levels,
         )
-        for axis, lines in over.items()
-        if lines
+        for axis in words
     ]  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from implicit_rnn.models import Hopfield
 from implicit_rnn.training import loop
 from implicit_rnn.training.build import MODELS, hopfield
 from implicit_rnn.training.checkpoint import CheckpointError
-from implicit_rnn.training.experiment import configuration, repetitions
-from implicit_rnn.training.folder import Records
+from implicit_rnn.training.experiment import configuration, mean_curves, repetitions
 
 NAME = next(name for name, made in MODELS.items() if made is hopfield)
 _SHOWN = 10  # images in a row
@@ -63,8 +62,8 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         return []
     rows |= {title: found.images for title, found in recalled.items()}
     curves = {
-        "training: whole images": _curves(groups, "loss"),
-        "validation: part of their ink": _curves(groups, "valid_loss"),
+        "training: whole images": mean_curves(groups, "loss"),
+        "validation: part of their ink": mean_curves(groups, "valid_loss"),
     }
     moved = {
         title: (np.arange(1, len(found.differences) + 1), found.differences)
@@ -96,17 +95,6 @@ def recall(model: Hopfield, params: Params, observed: np.ndarray, steps: int) ->
 
     images, differences = jax.device_get(run(params, observed))
     return Recalled(images, differences[: np.count_nonzero(differences)])
-
-
-def _curves(groups: dict[str, list[Path]], key: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """A metric by update, the mean over repetitions as far as all of them are."""
-    lines = {}
-    for name, members in groups.items():
-        rows = [Records(folder / "metrics.jsonl").read() for folder in members]
-        found = [[(row["update"], row[key]) for row in own if key in row] for own in rows]
-        count = min(map(len, found))
-        lines[name] = tuple(np.mean([own[:count] for own in found], axis=0).T)
-    return lines
 
 
 def _title(name: str) -> str:

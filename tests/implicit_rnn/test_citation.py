@@ -19,8 +19,6 @@ from implicit_rnn.tasks import (
     read_citations,
 )
 from implicit_rnn.tasks.graphs import principal_components, random_split
-from implicit_rnn.training import loop
-from implicit_rnn.training.config import resolve
 
 FEATURES = np.array([[1, 0, 0.5], [0, 0, 0], [0, 2, 0], [0, 0, 3]], np.float32)
 ARRAYS = {
@@ -205,22 +203,3 @@ def test_networks_are_as_published(network, nodes, edges, features, counts, trai
     assert np.bincount(graph.labels).tolist() == counts
     assert np.bincount(graph.labels[split["train"]]).tolist() == [20] * len(counts)
     assert [len(split[name]) for name in ("train", "valid", "test")] == [train, 500, 1000]
-
-
-def test_a_small_network_beats_logistic_regression(tmp_path):
-    content = {
-        "task": {"name": "citation", "components": 8, "train": 0.05},
-        "optimiser": {"rate": 0.02, "l2": 0.005},
-        "solver": {"warm": True},
-        "training": {"updates": 30, "log_every": 10, "evaluate_every": 15},
-        "variants": {
-            "graph": {"model": {"name": "graph", "truncation": 3}},
-            "alone": {"model": {"name": "logistic_regression"}, "solver": {"warm": False}},
-        },
-    }
-    runs = resolve(content, "small.toml").runs
-    found = {name: loop.run(config, tmp_path / name) for name, config in runs.items()}
-    assert found["graph"]["test"]["error"] < 0.7 * found["alone"]["test"]["error"]
-    first, last = found["graph"]["forward_steps"]
-    assert found["graph"]["converged"] == 1
-    assert last < first, "warm starts"
