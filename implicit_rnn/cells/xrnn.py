@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -63,6 +63,8 @@ def xrnn(
     skip: bool = False,
     carries: Literal["output", "memory"] = "output",
     filter_width: int = 2,
+    update_bias: float | Sequence[float] = 0.0,
+    output_bias: float | Sequence[float] = 0.0,
     keep: Literal["auto", "everything", "outputs", "inputs"] = "auto",
 ) -> Cell:
     """A recurrent unit `X_1` whose gates are computed by units `X_2` (equations 1 to 5), at depth n
@@ -109,6 +111,10 @@ def xrnn(
       skip: a residual path: add the input to `h`, or `W_s x` where it is not as wide as the state.
       carries: whether a step is given the `h` of the one before, as in the paper, or its `c`.
       filter_width: of a convolution, how many inputs a step sees.
+      update_bias, output_bias: where the biases of `F` and `O` begin, in every unit whose base is
+        linear or a convolution; a pair goes evenly from the first channel to the last. At zero a
+        step keeps a quarter of `h` (or half of `c`): for long sequences let `f` begin small and,
+        where `h` is carried, `o` large. Above the maximum depth half of it counts at first.
       keep: what a gradient keeps of each unit where steps are done at once. `"everything"`: the
         units of a level are then done side by side. `"outputs"`: units are done one after the
         other, and all but what they give is recomputed once. `"inputs"` of the tree alone: a unit
@@ -125,7 +131,7 @@ def xrnn(
     if keep not in ("auto", "everything", "outputs", "inputs"):
         raise ValueError(f'keep must be "auto", "everything", "outputs" or "inputs", got {keep!r}')
     bend, weigh = candidate_of(candidate), weighing(recursion, squash)
-    unit = make_base(base, hidden_size, filter_width)
+    unit = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
     d, remembers = hidden_size, carries == "memory"
     if keep == "auto":
         keep = "outputs" if depth <= _SHALLOW else "inputs"

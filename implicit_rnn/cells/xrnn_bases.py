@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from implicit_rnn.cells.base import Cell, Params, State, affine, dense, orthogonal, product
 from implicit_rnn.cells.gru import gru
@@ -14,6 +15,7 @@ from implicit_rnn.cells.lstm import lstm
 from implicit_rnn.cells.recurrence import convolved
 from implicit_rnn.cells.rnn import rnn
 
+Bias = float | Sequence[float]
 Scores = tuple[jax.Array, ...]  # of the forget gate, the output gate and the candidate
 _PARTS = ("forget", "output", "candidate")
 
@@ -45,23 +47,35 @@ class Base(NamedTuple):
     whole: bool = False
 
 
-def make_base(base: str | Cell, hidden_size: int, filter_width: int) -> Base:
-    """A base by name, or of three copies of a cell."""
-    if isinstance(base, Cell):
-        return of_cell(base, hidden_size)
+def make_base(
+    base: str | Cell, hidden_size: int, filter_width: int, bias: tuple[Bias, Bias] = (0.0, 0.0)
+) -> Base:
+    """A base by name, or of three copies of a cell.
+
+    Args:
+      base: see `names` below.
+      hidden_size: of every score.
+      filter_width: of a convolution.
+      bias: where the biases of f and o begin, for bases that have them; of a pair of numbers from
+        the first channel to the last, evenly.
+    """
     recurrent: dict[str, Callable[..., Cell]] = {"rnn": rnn, "gru": gru, "lstm": lstm}
-    if base in recurrent:
-        return of_cell(recurrent[base](hidden_size), hidden_size)
+    if isinstance(base, Cell) or base in recurrent:
+        if any(number for number in jax.tree.leaves(bias)):
+            raise ValueError("a base of cells has no bias of its own: leave out its first value")
+        cell = base if isinstance(base, Cell) else recurrent[base](hidden_size)
+        return of_cell(cell, hidden_size)
+    first = np.concatenate([*(_spread(b, hidden_size) for b in bias), np.zeros(hidden_size)])
     if base == "convolution":
-        return convolution(hidden_size, filter_width)
+        return convolution(hidden_size, filter_width, first)
     if base in ("linear", "linear_state"):
-        return linear(hidden_size, sees_state=base == "linear_state")
+        return linear(hidden_size, first, sees_state=base == "linear_state")
     names = ["linear", "linear_state", "convolution", *recurrent]
     raise ValueError(f"base must be one of {names} or a cell, got {base!r}")
 
 
-def linear(d: int, *, sees_state: bool) -> Base:
-    """`W x + b`, or `W x + U h + b`.
+def linear(d: int, bias: np.ndarray, *, sees_state: bool) -> Base:
+    """`W x + b`, or `W x + U h + b`, with `b` as given at first.
 
     Parameters: `input` `[in, 3 d]` and `bias` `[3 d]`; where it sees the state `recurrent`
     `[d, 3 d]`.
@@ -69,7 +83,7 @@ def linear(d: int, *, sees_state: bool) -> Base:
 
     def init(key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key)
-        params = {"input": dense(keys[0], (input_size, 3 * d)), "bias": jnp.zeros(3 * d)}
+        params = {"input": dense(keys[0], (input_size, 3 * d)), "bias": jnp.asarray(bias)}
         if sees_state:
             params["recurrent"] = orthogonal(keys[1], d, copies=3, gain=0.5)
         return params
@@ -89,7 +103,7 @@ def linear(d: int, *, sees_state: bool) -> Base:
     return Base(init, project, step, lambda params: (), None if sees_state else run, bounds)
 
 
-def convolution(d: int, filter_width: int) -> Base:
+def convolution(d: int, filter_width: int, bias: np.ndarray) -> Base:
     """`sum_{j < k} W_j x_{t-j} + b`. The state is what the inputs so far add to later sums.
 
     Parameters: `input` `[in, 3 k d]` (`W_0` for f, o and z, then `W_1`, ...) and `bias` `[3 d]`.
@@ -100,7 +114,7 @@ def convolution(d: int, filter_width: int) -> Base:
 
     def init(key: jax.Array, input_size: int) -> Params:
         weights = dense(key, (input_size, 3 * k * d), gain=k**-0.5)
-        return {"input": weights, "bias": jnp.zeros(3 * d)}
+        return {"input": weights, "bias": jnp.asarray(bias)}
 
     def project(params: Params, x: jax.Array) -> tuple[Scores, ...]:
         wide = affine(x, params["input"], jnp.pad(params["bias"], (0, 3 * (k - 1) * d)))
@@ -180,6 +194,15 @@ def of_cell(cell: Cell, d: int) -> Base:
         rests=cell.at_rest is not None,
         whole=cell.whole,
     )
+
+
+def _spread(bias: Bias, d: int) -> np.ndarray:
+    """A number for all channels, or numbers from one to the other."""
+    if isinstance(bias, int | float):
+        return np.full(d, float(bias))
+    if len(bias) != 2:
+        raise ValueError(f"a bias must be a number or a pair of numbers, got {bias!r}")
+    return np.linspace(bias[0], bias[1], d)
 
 
 def _pieces(wide: jax.Array, d: int) -> tuple[jax.Array, ...]:

@@ -257,6 +257,14 @@ def test_every_unit_starts_with_numbers_of_its_own():
     assert len({float(leaf[0, 0]) for leaf in leaves}) == len(leaves) == 3
 
 
+def test_biases_begin_where_they_are_told_to():
+    cell = cells.xrnn(WIDTH, update_bias=(-3, 1), output_bias=2)
+    params = cell.init(jax.random.key(0), INPUTS)
+    expected = [-3, -1, 1, 2, 2, 2, 0, 0, 0]
+    for unit in (params, params["forget"], params["output"]):
+        np.testing.assert_allclose(unit["base"]["bias"], expected)
+
+
 def sequences_kept(depth, keep):
     """How many activations of the whole sequence wait for the backward pass."""
     cell = cells.xrnn(WIDTH, depth=depth, keep=keep)
@@ -492,6 +500,8 @@ def test_recursion_weights_are_drawn(tmp_path: Path):
         ({"candidate": "sine"}, "candidate must be in"),
         ({"carries": "nothing"}, '"output" or "memory"'),
         ({"keep": "half"}, "keep must be"),
+        ({"update_bias": (1, 2, 3)}, "a number or a pair of numbers"),
+        ({"base": "gru", "output_bias": 1.0}, "no bias of its own"),
     ],
 )
 def test_bad_options_are_named(options, message):
