@@ -83,8 +83,8 @@ def hopfield(
       tolerance: relative residual at which it ends.
       scale: standard deviation of the parameters at first.
       read_out: what is compared with pixels: the `"state"` h of output neurons, as in the paper's
-        public code, or their `"activation"` x, as in its text. Activations saturate: at the paper's
-        learning rate all outputs are at one image, the pixels' median, after twenty updates.
+        public code, or their `"activation"` x, as in its text. Activations saturate: with Adam at a
+        rate of 1e-3, all outputs are at the median of ten images of MNIST after as many updates.
       time_constant, gain: see above.
       step: of Euler's method. At `step = a` the state becomes what the neurons receive; see
         `descent_step` for what makes the energy fall.
