@@ -6,7 +6,7 @@ The paper's problem (784-50-50-50-10 tanh neurons, 10,000 examples, mini-batches
 training steps), every rule by the library's own model, interleaved in one run. Examples are noise:
 the cost does not depend on them. Memory is what the compiled program needs beside its arguments
 (`memory_analysis().temp_size_in_bytes`); "all" adds the arguments, of which the examples are nearly
-everything.
+everything. Columns with an x are BPTT's cost over that of the program.
 
 What sets the ratios. BPTT runs every step, keeps what its derivative needs, and goes back through
 all of them: memory is `steps` times about 1.9 MB (the mini-batch, two states, activations), and
@@ -97,9 +97,9 @@ def main() -> None:
             "seconds": times[name].median,
             "MB": needed / 1e6,
             "MB, all": (needed + given) / 1e6,
-            "bptt's time over this": times["bptt"].over(times[name]),
-            "bptt's memory over this": reference.temp_size_in_bytes / needed,
-            "bptt's over this, all": (reference.temp_size_in_bytes + given) / (needed + given),
+            "time x": times["bptt"].over(times[name]),
+            "memory x": reference.temp_size_in_bytes / needed,
+            "all x": (reference.temp_size_in_bytes + given) / (needed + given),
         }
         if settings.get("rule") == "neumann":
             row |= {f"paper's {kind}": PAPER[kind][settings["truncation"]] for kind in PAPER}
