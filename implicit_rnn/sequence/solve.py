@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
@@ -25,6 +26,9 @@ from solvers import Info, linear
 from solvers.adjoint import Adjoint, transposed_system
 from solvers.fixed_point.solve import combine
 from solvers.iterate import Method
+
+_FEW = 8  # stiff examples that are solved at a time
+_MOST_NEWTON = 50  # Newton steps for each; sweeps have brought it near, or nothing will
 
 
 def implicit(
@@ -185,11 +189,13 @@ def _lockstep_settings(
         def one(equation: Equation, states: State) -> tuple[State, Info]:
             return solvers.fixed_point(
                 f, equation, states, method=newton, rtol=tolerances["rtol"],
-                atol=tolerances["atol"], max_steps=limit - sweeps,
+                atol=tolerances["atol"], max_steps=min(limit - sweeps, _MOST_NEWTON),
             )  # fmt: skip
 
-        found, later = jax.vmap(one, (axes, 1), (1, 0))(equation, states)
-        return found, combine(info, later)
+        def some(index: jax.Array, states: State) -> tuple[State, Info]:
+            return jax.vmap(one, (axes, 1), (1, 0))(_chosen(equation, index), states)
+
+        return _a_few_at_a_time(some, states, info)
 
     def back(
         equation: Equation, states: State, cotangent: State, w: State, info: Info
@@ -202,15 +208,60 @@ def _lockstep_settings(
             )
             return solver(matvec, cotangent, w, inverse)
 
-        found, later = jax.vmap(one, (axes, 1, 1, 1), (1, 0))(equation, states, cotangent, w)
-        done = info.converged
-        w = jax.tree.map(lambda a, b: jnp.where(done[:, None], a, b), w, found)
-        return w, jax.tree.map(lambda a, b: jnp.where(done, a, b), info, combine(info, later))
+        def some(index: jax.Array, w: State) -> tuple[State, Info]:
+            at, rhs = jax.tree.map(lambda leaf: leaf[:, index], (states, cotangent))
+            return jax.vmap(one, (axes, 1, 1, 1), (1, 0))(_chosen(equation, index), at, rhs, w)
+
+        return _a_few_at_a_time(some, w, info)
 
     rescue = solvers.Rescue(
         forward if method == "auto" else None, back if adjoint == "auto" else None
     )
     return sweeps, backward, rescue
+
+
+def _chosen(equation: Equation, index: jax.Array) -> Equation:
+    """The equations of some examples of a batch in lockstep."""
+    xi = jax.tree.map(lambda leaf: leaf[:, index], equation.xi)
+    return equation._replace(xi=xi, length=equation.length[index])
+
+
+def _a_few_at_a_time(
+    solve: Callable[[jax.Array, State], tuple[State, Info]], value: State, info: Info
+) -> tuple[State, Info]:
+    """Solves again what has not converged: the cost goes with the number of such examples.
+
+    Args:
+      solve: `(numbers, values) -> (values, Info)` for a few, leaves `[time, few, channels]`.
+      value: of the whole batch, leaves `[time, batch, channels]`.
+      info: of the whole batch.
+    """
+    pending = ~info.converged
+    batch, few = pending.size, min(_FEW, pending.size)
+    order = jnp.argsort(~pending, stable=True)  # those first
+
+    def turn(carry: tuple) -> tuple:
+        done, value, info = carry
+        place = jnp.minimum(done, batch - few) + jnp.arange(few)
+        index = order[place]
+        part = jax.tree.map(lambda leaf: leaf[:, index], value)
+        before = jax.tree.map(lambda leaf: leaf[index], info)
+        found, later = solve(index, part)
+        later = combine(before, later)
+        new = pending[index] & (place >= done)
+        value = jax.tree.map(
+            lambda leaf, a, b: leaf.at[:, index].set(jnp.where(new[:, None], a, b)),
+            value, found, part,
+        )  # fmt: skip
+        info = jax.tree.map(
+            lambda leaf, a, b: leaf.at[index].set(jnp.where(new, a, b)), info, later, before
+        )
+        return done + few, value, info
+
+    _, value, info = lax.while_loop(
+        lambda carry: carry[0] < jnp.sum(pending), turn, (jnp.int32(0), value, info)
+    )
+    return value, info
 
 
 def _implicit_compacted(
