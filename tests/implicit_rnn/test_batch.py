@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import chex
 import jax
@@ -18,6 +19,7 @@ import implicit_rnn
 import solvers
 from implicit_rnn import cells
 from implicit_rnn.sequence import banded_adjoint
+from implicit_rnn.sequence.solve import _a_few_at_a_time
 from solvers import Status, Sweeps
 
 TIME, WIDTH, INPUTS = 6, 4, 3
@@ -135,6 +137,35 @@ def test_stiff_examples_are_rescued_forwards_and_backwards():
         chex.assert_trees_all_close(
             gradient, jax.jit(jax.grad(single))(params), rtol=1e-5, atol=1e-6
         )
+
+
+@pytest.mark.parametrize("pending", [[], [2], list(range(0, 19, 2)), list(range(19))])
+def test_what_has_not_converged_is_solved_again_a_few_at_a_time(pending):
+    """Each such example once, whatever their number; the others are not touched."""
+    batch = 19  # no multiple of the examples that are solved together
+    status = np.full(batch, int(Status.CONVERGED))
+    status[pending] = int(Status.MAX_STEPS)
+    value = jnp.arange(3.0 * batch * 2).reshape(3, batch, 2)
+    counts = jnp.arange(batch)
+    info = solvers.Info(counts, jnp.full(batch, 0.5), jnp.asarray(status), counts)
+
+    def solve(index, part):
+        few = index.shape
+        np.testing.assert_array_equal(part.shape, (3, *few, 2))
+        done = jnp.full(few, int(Status.CONVERGED))
+        return part + 100 + index[:, None], solvers.Info(
+            jnp.full(few, 7), jnp.zeros(few), done, jnp.full(few, 9)
+        )
+
+    found, later = jax.jit(partial(_a_few_at_a_time, solve))(value, info)
+    again = np.isin(np.arange(batch), pending)
+    np.testing.assert_array_equal(
+        found, np.where(again[:, None], value + 100 + counts[:, None], value)
+    )
+    np.testing.assert_array_equal(later.steps, counts + 7 * again)
+    np.testing.assert_array_equal(later.evaluations, counts + 9 * again)
+    np.testing.assert_array_equal(later.residual, np.where(again, 0, 0.5))
+    assert np.all(later.converged)
 
 
 def test_batch_lowers_for_cuda_and_tpu():
