@@ -117,6 +117,8 @@ def graph_network(
         raise ValueError(f'inputs must be "every_step" or "initial", got {inputs!r}')
     if normalise not in ("none", "mean", "symmetric"):
         raise ValueError(f'normalise must be "none", "mean" or "symmetric", got {normalise!r}')
+    if coupling <= 0:
+        raise ValueError(f"coupling must be positive, got {coupling}")
     if inputs == "initial" and input_size > hidden:
         raise ValueError(
             f"{input_size} features do not fit into an initial state of {hidden}: raise hidden, "

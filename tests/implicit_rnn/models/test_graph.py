@@ -242,6 +242,7 @@ def test_bad_arguments_are_named():
         ({"rule": "hebb"}, "unknown rule 'hebb'"),
         ({"inputs": "never"}, '"every_step" or "initial", got \'never\''),
         ({"normalise": "max"}, '"none", "mean" or "symmetric", got \'max\''),
+        ({"coupling": 0.0}, "coupling must be positive"),
         ({"rule": "neumann", "uniform": True}, 'only "rbp" starts from draws'),
     ):
         with pytest.raises(ValueError, match=message):
