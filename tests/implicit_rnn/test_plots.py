@@ -33,3 +33,16 @@ def test_twelve_runs_look_different(tmp_path: Path) -> None:
     lines = {f"run {index}": ([0, 1], [index, 0]) for index in range(12)}
     path = plots.curves(lines, tmp_path / "figure.png", "A title", ("x", "y"))
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_panels_of_lines_and_of_paths_make_a_png(count: int, tmp_path: Path) -> None:
+    groups = {f"panel {n}": {"a": ([0, 1, 2], [1.0, 0.1, np.nan])} for n in range(count)}
+    groups["panel 0"]["b"] = ([0, 1], [5.0, 0.02])
+    lines = plots.panels(groups, tmp_path / "lines.png", "A title", ("x", "y"))
+    places = np.random.default_rng(0).normal(size=(6, 2))
+    paths = plots.paths(
+        {name: {"a": places, "b": places + 1} for name in groups}, tmp_path / "paths.png", "Title"
+    )
+    for path in (lines, paths):
+        assert path.read_bytes().startswith(b"\x89PNG")
