@@ -310,6 +310,17 @@ def run_batch(
     return best, record.info()
 
 
+def in_groups(
+    count: jax.Array, size: int, turn: Callable[[jax.Array, Any], Any], carry: Any
+) -> Any:
+    """`carry <- turn(first, carry)` for `first` = 0, `size`, 2 `size`, ... below `count`."""
+    return lax.while_loop(
+        lambda state: state[0] < count,
+        lambda state: (state[0] + size, turn(*state)),
+        (jnp.int32(0), carry),
+    )[1]
+
+
 def backtrack(
     trial: Callable[[jax.Array], tuple[jax.Array, Any]], length: jax.Array, halvings: int
 ) -> tuple[jax.Array, Any, jax.Array]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
@@ -22,7 +21,7 @@ from implicit_rnn.sequence.equation import (
     mask,
     start_states,
 )
-from solvers import Info, linear
+from solvers import Info, iterate, linear
 from solvers.adjoint import Adjoint, transposed_system
 from solvers.fixed_point.solve import combine
 from solvers.iterate import Method
@@ -240,8 +239,8 @@ def _a_few_at_a_time(
     batch, few = pending.size, min(_FEW, pending.size)
     order = jnp.argsort(~pending, stable=True)  # those first
 
-    def turn(carry: tuple) -> tuple:
-        done, value, info = carry
+    def turn(done: jax.Array, carry: tuple) -> tuple:
+        value, info = carry
         place = jnp.minimum(done, batch - few) + jnp.arange(few)
         index = order[place]
         part = jax.tree.map(lambda leaf: leaf[:, index], value)
@@ -256,12 +255,9 @@ def _a_few_at_a_time(
         info = jax.tree.map(
             lambda leaf, a, b: leaf.at[index].set(jnp.where(new, a, b)), info, later, before
         )
-        return done + few, value, info
+        return value, info
 
-    _, value, info = lax.while_loop(
-        lambda carry: carry[0] < jnp.sum(pending), turn, (jnp.int32(0), value, info)
-    )
-    return value, info
+    return iterate.in_groups(jnp.sum(pending), few, turn, (value, info))
 
 
 def _implicit_compacted(
