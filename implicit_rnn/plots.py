@@ -105,7 +105,7 @@ def curves(
             )  # fmt: skip
     _style(axes, title, *labels)
     if len(lines) <= _MOST_INSIDE:
-        axes.legend(frameon=False, labelcolor=_INK, loc="upper right")
+        axes.legend(frameon=False, labelcolor=_INK, loc="best")
     else:
         figure.legend(
             frameon=False, labelcolor=_INK, fontsize=8.5, loc="outside right upper", handlelength=4
