@@ -136,7 +136,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.training import config, experiment, figures
+    from implicit_rnn.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     found = config.load(options.config, options.profile, options.settings)
     name = options.config.stem + (f"-{options.profile}" if options.profile else "")
     output = options.output or Path("runs") / name
