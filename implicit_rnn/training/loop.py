@@ -124,7 +124,7 @@ class _Run:
         self.checkpoints = Checkpoints(folder / "checkpoints", self.settings.keep)
         self.records = folders.Records(folder / "metrics.jsonl")
         try:
-            self.state = jax.jit(parts.init)()
+            self.state = parts.init()
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.progress = _Progress()
