@@ -190,8 +190,12 @@ def _tag(options: argparse.Namespace) -> int:
             text = options.file.read_text("utf-8")
         except UnicodeDecodeError as error:
             raise folder.FolderError(f"{options.file} is not UTF-8: {error}") from None
-    trained = tagged.load(options.run)
-    found = tagged.tag_text(trained, sys.stdin.read() if text is None else text)
+    if text is None:
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise folder.FolderError(f"standard input is not UTF-8: {error}") from None
+    found = tagged.tag_text(tagged.load(options.run), text)
     for sentence in found:
         for word, name in zip(sentence.words, sentence.tags, strict=True):
             print(f"{word}\t{name}")

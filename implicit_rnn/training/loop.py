@@ -76,6 +76,8 @@ def run_trainer(
         for file, content in parts.task.details.get("keep", {}).items():
             folders.write_json(folder / file, content)
         with Display(name, config.training.updates, console) as display:
+            for note in parts.task.details.get("notes", ()):
+                display.say(note)
             return _Run(parts, config, folder, command, display).go()
 
 
