@@ -136,7 +136,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.training import config, experiment, figures
+    from implicit_rnn.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     found = config.load(options.config, options.profile, options.settings)
     name = options.config.stem + (f"-{options.profile}" if options.profile else "")
     output = options.output or Path("runs") / name
@@ -188,8 +190,12 @@ def _tag(options: argparse.Namespace) -> int:
             text = options.file.read_text("utf-8")
         except UnicodeDecodeError as error:
             raise folder.FolderError(f"{options.file} is not UTF-8: {error}") from None
-    trained = tagged.load(options.run)
-    found = tagged.tag_text(trained, sys.stdin.read() if text is None else text)
+    if text is None:
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise folder.FolderError(f"standard input is not UTF-8: {error}") from None
+    found = tagged.tag_text(tagged.load(options.run), text)
     for sentence in found:
         for word, name in zip(sentence.words, sentence.tags, strict=True):
             print(f"{word}\t{name}")

@@ -115,26 +115,30 @@ def evaluated_alike(splits: Mapping[str, Source]) -> dict[str, Source]:
 
 
 def bucket_sizes(length: np.ndarray, count: int, least: int = 1) -> tuple[int, ...]:
-    """Upper ends of `count` buckets, or fewer, that hold about as many steps each.
+    """Upper ends of `count` buckets, or fewer, that leave the fewest steps to pad.
 
     No bucket holds fewer than `least` examples (unless there are fewer in all): of such a one a
     training loop would never see any.
     """
-    values = np.sort(length)
-    if not len(values):
+    if not len(length):
         raise ValueError("there are no examples")
-    total = np.cumsum(values)
-    shares = total[-1] * np.arange(1, count + 1) / count
-    ends = values[np.minimum(np.searchsorted(total, shares), len(values) - 1)]
+    ends, held = np.unique(np.maximum(length, 1), return_counts=True)
+    upto = np.concatenate([[0], np.cumsum(held)])
+    # In row i and column j: the steps of a bucket of the lengths from number i to number j.
+    inside = upto[None, 1:] - upto[:-1, None]
+    steps = np.where(inside >= min(least, len(length)), inside * ends, np.inf)
+    fewest = np.array([0.0, *[np.inf] * len(ends)])  # for the first so many lengths
+    befores = []
+    for _ in range(count):
+        total = fewest[:-1, None] + steps
+        befores.append(np.argmin(total, axis=0))
+        fewest = np.concatenate([[0.0], np.min(total, axis=0)])
     sizes: list[int] = []
-    below = 0  # examples in finished buckets
-    for size in np.unique(np.maximum(ends, 1)):
-        upto = int(np.searchsorted(values, size, side="right"))
-        if upto - below >= least:
-            sizes.append(int(size))
-            below = upto
-    if below < len(values):  # what is left over joins the last bucket
-        sizes = [*sizes[:-1], int(max(values[-1], 1))]
+    here = len(ends)
+    for before in reversed(befores):
+        if here:
+            sizes.insert(0, int(ends[here - 1]))
+            here = int(before[here - 1])
     return tuple(sizes)
 
 

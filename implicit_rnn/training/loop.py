@@ -76,6 +76,8 @@ def run_trainer(
         for file, content in parts.task.details.get("keep", {}).items():
             folders.write_json(folder / file, content)
         with Display(name, config.training.updates, console) as display:
+            for note in parts.task.details.get("notes", ()):
+                display.say(note)
             return _Run(parts, config, folder, command, display).go()
 
 
@@ -124,7 +126,7 @@ class _Run:
         self.checkpoints = Checkpoints(folder / "checkpoints", self.settings.keep)
         self.records = folders.Records(folder / "metrics.jsonl")
         try:
-            self.state = jax.jit(parts.init)()
+            self.state = parts.init()
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.progress = _Progress()

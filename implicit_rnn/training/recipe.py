@@ -14,6 +14,7 @@ import optax
 
 from implicit_rnn import sequence, spectral
 from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.training import guard
 from solvers import Info, Sweeps
 
 
@@ -125,14 +126,14 @@ class Recipe:
     ) -> optax.GradientTransformation:
         """`inner` between a clip of the gradient and the bounds on the matrices.
 
-        A gradient that is not finite changes nothing and is counted (`optax.apply_if_finite`).
+        A gradient that is not finite changes nothing and is counted (`training/guard.py`).
 
         Args:
           bounds: a tree of bounds like a part of the parameters: `{"layer": recipe.bounds(cell)}`
             for parameters `{"layer": ..., ...}`.
           inner: for instance `optax.adam(schedule)`.
         """
-        links = [optax.clip_by_global_norm(self.clip), inner]
+        links = [guard.clipped(self.clip), inner]
         if self.bounded == "transform":
             links.append(spectral.bounded(bounds))
-        return optax.apply_if_finite(optax.chain(*links), max_consecutive_errors=10**6)
+        return guard.guarded(optax.chain(*links))

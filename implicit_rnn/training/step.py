@@ -49,7 +49,7 @@ class Trainer(NamedTuple):
     """A model with what is needed to train and to evaluate it.
 
     Attributes:
-      init: `() -> State`.
+      init: `() -> State`, compiled.
       step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
         The numbers of the examples matter only where solves start warm.
       evaluate: `(state, source) -> dict` of metrics.
@@ -82,8 +82,8 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
     bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, model.bounds)
     optimise = recipe.optimiser(bounds, optimiser(config.optimiser, settings.updates))
 
-    def init() -> State:
-        params = model.init(jax.random.key(settings.seed))
+    def init(seed: jax.Array) -> State:
+        params = model.init(jax.random.key(seed))
         carry = model.carry(params, settings.batch) if model.carry else None
         source = task.splits["train"]
         batch = source.batch(source.plan(settings.batch, settings.buckets, _fixed())[0])
@@ -96,8 +96,8 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
             _memory(told.states, source) if recipe.warm else None,
         )  # fmt: skip
 
-    def step(state: State, batch: Any, numbers: jax.Array | None = None) -> State:
-        key = jax.random.fold_in(jax.random.key(settings.seed), state.update)
+    def step(state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
+        key = jax.random.fold_in(jax.random.key(seed), state.update)
         size = jax.tree.leaves(batch)[0].shape[0]
         probe = solvers.adjoint_probe((model.solves, size)) if model.solves else None
         solve = recipe.settings(state.loss)
@@ -115,8 +115,11 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
             state.params, probe
         )
         finite = jnp.isfinite(loss)
-        # A loss that is not finite is a gradient that is not: the optimiser skips and counts it.
-        gradient = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan), gradient)
+        # A loss that is not finite is a gradient that is not, the optimiser skips and counts it;
+        # one leaf is enough to tell, and a pass over all of them is not free.
+        leaves, structure = jax.tree.flatten(gradient)
+        leaves[0] = jnp.where(finite, leaves[0], jnp.nan)
+        gradient = jax.tree.unflatten(structure, leaves)
         changes, inner = optimise.update(gradient, state.optimiser, state.params)
         params = optax.apply_updates(state.params, changes)
         taken = inner.last_finite
@@ -156,7 +159,13 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
             totals = _add(totals, sums) if totals else sums
         return ratios({name: float(value) for name, value in totals.items()})
 
-    return Trainer(init, jax.jit(step, donate_argnums=0), evaluate, usable, task, model)
+    begin, go_on = jax.jit(init), jax.jit(step, donate_argnums=0)
+    # An argument: runs of other seeds are the same programs, and a compilation cache knows them.
+    seed = jnp.uint32(settings.seed)
+    return Trainer(
+        lambda: begin(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
+        evaluate, usable, task, model,
+    )  # fmt: skip
 
 
 def _fixed() -> np.random.Generator:

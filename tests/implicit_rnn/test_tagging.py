@@ -121,6 +121,8 @@ def test_the_sample_without_traces_and_escapes(tmp_path: Path):
         (conllu, CONLLU.replace("3\tn't", "3\t"), "line 6: the word is empty"),
         (sample, "wsj_0001\tUp\n", "line 1: 3 columns wanted, got 2"),
         (sample, "wsj_0001\tUp\t \n", "line 1: the tag is empty"),
+        (sample, "wsj_1\tUp\tRB\n", "line 1: a document like wsj_0001 wanted, got 'wsj_1'"),
+        (sample, "wsj_0001\tUp\tRB\nwsj_0002\tto\tTO", "line 2: a sentence of wsj_0001 goes on"),
         (lambda p: list(treebank.bracketed(p)), "( (NN dog)\n\n", "line 1: the tree that begins"),
         (lambda p: list(treebank.bracketed(p)), "(NN dog)\n )", "line 2: a bracket closes"),
         (lambda p: list(treebank.bracketed(p)), "(NN hot dog)", "line 1: 'dog' stands outside"),
@@ -132,6 +134,11 @@ def test_what_is_wrong_is_named_with_file_and_line(read, text, message, tmp_path
     with pytest.raises(CorpusError, match=message) as error:
         read(file(tmp_path, text))
     assert "corpus.txt" in str(error.value)
+
+
+def test_columns_that_are_not_there_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="there are columns 0 to 2, got word = 0 and tag = 3"):
+        columns(file(tmp_path, COLUMNS), count=3, tag=3)
 
 
 def test_a_truncated_archive_is_named(tmp_path: Path):
@@ -275,6 +282,9 @@ def test_batches_hold_what_the_sentences_hold():
     task = words_task(words, {"train": some(), "test": test}, {"traces": 3})
     assert task.details["unseen"] == {"test": {"XX": 1}}
     assert task.details["skipped"] == {"traces": 3}
+    assert task.details["notes"] == [
+        "left out: 3 traces", "tags of test that training has not seen, all errors: 1 x XX",
+    ]  # fmt: skip
     batch = sentence_source(test, words).batch((np.array([2, -1, 0]), 6))
     np.testing.assert_array_equal(batch.length, [2, 0, 5])
     np.testing.assert_array_equal(batch.labels[0], [UNSEEN, 1, 0, 0, 0, 0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,25 @@ def test_no_example_is_left_out_for_want_of_neighbours():
     assert bucket_sizes(many, 3, least=8) == (2, 30)
     epoch = bucket_epoch(length, 8, np.random.default_rng(0), (20,))
     assert len({number for index, _ in epoch for number in index}) == 56
+
+
+@pytest.mark.parametrize("least", [1, 5, 40])
+def test_no_other_buckets_pad_less(least):
+    length = np.random.default_rng(least).geometric(0.2, 60)
+
+    def steps(sizes):
+        ends = np.array(sizes)[np.searchsorted(sizes, length)]
+        held = np.unique(ends, return_counts=True)[1]
+        return ends.sum() if len(held) == len(sizes) and min(held) >= least else np.inf
+
+    choices = [
+        (*part, length.max())
+        for count in range(3)
+        for part in itertools.combinations(np.unique(length)[:-1], count)
+    ]
+    found = bucket_sizes(length, 3, least)
+    assert len(found) <= 3
+    assert steps(found) == min(map(steps, choices)) < np.inf
 
 
 def test_validation_and_test_share_their_shapes_and_leave_nothing_out():

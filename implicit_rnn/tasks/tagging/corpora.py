@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import collections
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 TRACE = "-NONE-"  # the treebank's tag of what is not there
+_DOCUMENT = re.compile(r"wsj_\d{4}")
 
 
 class CorpusError(ValueError):
@@ -43,6 +45,8 @@ def columns(path: Path, *, count: int, word: int = 0, tag: int = 1) -> Corpus:
       count: columns that every line must have.
       word, tag: which of them, from 0 on.
     """
+    if not 0 <= min(word, tag) <= max(word, tag) < count:
+        raise ValueError(f"there are columns 0 to {count - 1}, got word = {word} and tag = {tag}")
 
     def token(line: str, place: str) -> tuple[str, str]:
         fields = line.split()
@@ -110,7 +114,12 @@ def sample(path: Path) -> Corpus:
             fields = line.split("\t")
             if len(fields) != 3:
                 raise CorpusError(f"{place}: 3 columns wanted, got {len(fields)}")
-            document, word, tag = fields
+            name, word, tag = fields
+            if not _DOCUMENT.fullmatch(name):
+                raise CorpusError(f"{place}: a document like wsj_0001 wanted, got {name!r}")
+            if document and name != document:
+                raise CorpusError(f"{place}: a sentence of {document} goes on in {name}")
+            document = name
             kept.append((word, _filled(word, tag, place)))
         add_treebank(found, kept, document)
     return _checked(found, path)
@@ -148,7 +157,7 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
         try:
             yield line.decode("utf-8").rstrip("\r"), place
         except UnicodeDecodeError as error:
-            raise CorpusError(f"{place}: not UTF-8: {error.reason}") from None
+            raise CorpusError(f"{place}: not UTF-8: {error.reason}; convert the file") from None
 
 
 def _blocks(path: Path, found: Corpus) -> Iterator[list[tuple[str, str]]]:

@@ -141,10 +141,30 @@ def words_task(
         {
             "vocabulary": words, "sentences": splits, "vectors": vectors,
             "skipped": dict(skipped or {}), "unseen": {k: v for k, v in unseen.items() if v},
+            "notes": _notes(words, skipped or {}, unseen, vectors),
             # What a run folder must hold for the run to be used without the corpus.
             "keep": {"vocabulary.json": words.content()},
         },
     )  # fmt: skip
+
+
+def _notes(
+    words: Vocabulary,
+    skipped: Mapping[str, int],
+    unseen: Mapping[str, Mapping[str, int]],
+    vectors: tuple[np.ndarray, np.ndarray] | None,
+) -> list[str]:
+    """What a person who trains must know of the corpus, a line each."""
+    notes = []
+    if skipped:
+        notes.append("left out: " + ", ".join(f"{n:,} {what}" for what, n in skipped.items()))
+    for name, tags in unseen.items():
+        if tags:
+            listed = ", ".join(f"{n} x {tag}" for tag, n in tags.items())
+            notes.append(f"tags of {name} that training has not seen, all errors: {listed}")
+    if vectors is not None:
+        notes.append(f"{len(vectors[0]):,} of {len(words.words):,} words begin with given vectors")
+    return notes
 
 
 def bare_task(words: Vocabulary, batch: int) -> Task:
@@ -203,11 +223,9 @@ def _by_document(whole: Corpus, ranges: Mapping[str, tuple[int, int]]) -> dict[s
     found = {name: Corpus([], collections.Counter()) for name in ranges}
     found["train"] = found["train"]._replace(skipped=whole.skipped)
     for sentence in whole.sentences:
-        digits = sentence.document.removeprefix("wsj_")
-        if not digits.isdigit():
-            raise CorpusError(f"document {sentence.document!r} is not called like wsj_0001")
+        number = int(sentence.document.removeprefix("wsj_"))
         for name, (low, high) in ranges.items():
-            if low <= int(digits) <= high:
+            if low <= number <= high:
                 found[name].sentences.append(sentence)
     empty = [name for name, part in found.items() if not part.sentences]
     if empty:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from implicit_rnn.training.guard import clipped, guarded
 from implicit_rnn.training.optimiser import (
     OPTIMISERS,
     OptimiserSettings,
@@ -69,3 +71,25 @@ def test_schedules_go_where_they_are_told(kind, middle, end):
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         OptimiserSettings(**wrong)
+
+
+def test_the_guard_clips_and_skips_like_optax():
+    ours = guarded(optax.chain(clipped(1.5), optax.adam(0.1)))
+    theirs = optax.apply_if_finite(
+        optax.chain(optax.clip_by_global_norm(1.5), optax.adam(0.1)), max_consecutive_errors=10
+    )
+    params = {"table": jnp.ones((3, 2)), "bias": jnp.zeros(2)}
+    states = ours.init(params), theirs.init(params)
+    for size in (0.1, 4.0, np.nan, np.inf, 1.0, np.nan):
+        gradient = {"table": jnp.arange(6.0).reshape(3, 2), "bias": jnp.array([size, -1.0])}
+        (mine, state), (other, known) = (
+            made.update(gradient, state, params)
+            for made, state in zip((ours, theirs), states, strict=True)
+        )
+        states = state, known
+        for a, b in zip(
+            jax.tree.leaves((mine, state)), jax.tree.leaves((other, known)), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert int(states[0].total_notfinite) == 3
+    assert int(states[0].notfinite_count) == 1

@@ -103,6 +103,9 @@ def test_a_file_and_standard_input_give_the_same(run: Path, tmp_path: Path, caps
     monkeypatch.setattr(sys, "stdin", io.StringIO("John hears a cat.\n"))
     assert main(["tag", str(run)]) == 0
     assert capsys.readouterr().out == printed
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), "utf-8"))
+    assert main(["tag", str(run)]) == 1
+    assert "standard input is not UTF-8" in capsys.readouterr().err
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
     assert main(["tag", str(run), "--file", str(tmp_path / "bad.txt")]) == 1
     assert "bad.txt is not UTF-8" in capsys.readouterr().err

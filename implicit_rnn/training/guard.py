@@ -1,0 +1,59 @@
+"""A gradient that is not finite changes nothing; and clipping, by the norm that tells so.
+
+What `optax.apply_if_finite` and `optax.clip_by_global_norm` do together, with fewer passes over the
+gradients: where a table of words is most of a model, passes over it are most of an update.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+
+def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`inner`, which is not asked where the global norm of a gradient is not finite.
+
+    Such a gradient gives no change, leaves the state of `inner` as it is, and is counted. One so
+    large that its squares overflow is such a one, too.
+
+    Args:
+      inner: an optimiser; its update is also given `norm`, the global norm of the gradient.
+    """
+    asked = optax.with_extra_args_support(inner)
+
+    def init(params: Any) -> optax.ApplyIfFiniteState:
+        none = jnp.zeros((), jnp.int32)
+        return optax.ApplyIfFiniteState(none, jnp.array(True), none, inner.init(params))
+
+    def update(
+        gradient: Any, state: optax.ApplyIfFiniteState, params: Any = None
+    ) -> tuple[Any, optax.ApplyIfFiniteState]:
+        norm = optax.tree.norm(gradient)
+        finite = jnp.isfinite(norm)
+        missed = jnp.where(finite, 0, 1)
+        changes, new = lax.cond(
+            finite,
+            lambda: asked.update(gradient, state.inner_state, params, norm=norm),
+            lambda: (jax.tree.map(jnp.zeros_like, gradient), state.inner_state),
+        )
+        return changes, optax.ApplyIfFiniteState(
+            missed * (state.notfinite_count + 1), finite, state.total_notfinite + missed, new
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def clipped(limit: float) -> optax.GradientTransformationExtraArgs:
+    """Scales gradients of a greater global norm to `limit`; the norm is given, see `guarded`."""
+
+    def update(
+        gradient: Any, state: optax.EmptyState, params: Any = None, *, norm: jax.Array, **_: Any
+    ) -> tuple[Any, optax.EmptyState]:
+        share = jnp.where(norm > limit, limit / norm, 1)
+        return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
