@@ -66,7 +66,7 @@ def pixels_task(
     scale = 1 / np.maximum(deviation, 1e-6)
 
     def source(split: Split) -> Source:
-        found, labels = split
+        found, labels = split[0], split[1].astype(np.int32)
 
         def take(index: np.ndarray, time: int) -> Pixels:
             pooled = _pooled(found[index], pool).reshape(len(index), steps, -1)
@@ -74,7 +74,7 @@ def pixels_task(
             blank = index < 0  # a place of an evaluation's last batch that no image fills
             return Pixels(
                 inputs,
-                np.where(blank, -1, labels[index]).astype(np.int32),
+                np.where(blank, -1, labels[index]),
                 np.where(blank, 0, steps).astype(np.int32),
             )
 
