@@ -27,7 +27,7 @@ from implicit_rnn.cells import Cell
 
 TIME, WIDTH = 784, 128  # pixels of an image; inputs are as wide as the state, as between layers
 BATCH = 32
-KEEPS = ("everything", "outputs", "inputs")
+KEEPS = ("everything", "outputs", "inputs", "chunks")
 
 Program = tuple[Callable, tuple]
 

@@ -6,14 +6,17 @@ step is the one at `length - 1` and the last the one at 0, as in `unroll`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from solvers.bands import bidiagonal_solve
 
 Tree = Any
+Run = Callable[..., tuple[jax.Array, Tree]]  # as `Cell.run`
 
 
 def linear_recurrence(
@@ -60,6 +63,38 @@ def convolved(
         earlier = jax.tree.map(lambda leaf, f: _before(leaf, f, length, reverse), sums, first)
         sums = jax.tree.map(jnp.add, tap, earlier)
     return sums, tuple(waiting)
+
+
+def in_chunks(run: Run, size: int) -> Run:
+    """The same run, `size` steps at a time: a gradient keeps the states between, no more.
+
+    It recomputes what is in a chunk, which is small enough to stay in a processor's cache where
+    whole sequences of every intermediate value would pass through memory.
+
+    Args:
+      run: as `Cell.run`; it must not need the whole sequence.
+      size: steps a chunk.
+    """
+
+    def chunked(
+        params: Any, xs: jax.Array, state: Tree, length: jax.Array, reverse: bool
+    ) -> tuple[jax.Array, Tree]:
+        time = xs.shape[0]
+        if time <= size:
+            return run(params, xs, state, length, reverse)
+        count = -(-time // size)
+        rows = jnp.pad(xs, ((0, count * size - time), (0, 0))).reshape(count, size, -1)
+        lengths = jnp.clip(length - size * jnp.arange(count), 0, size)
+
+        def body(state: Tree, row: tuple[jax.Array, jax.Array]) -> tuple[Tree, jax.Array]:
+            outputs, last = run(params, row[0], state, row[1], reverse)
+            return last, outputs
+
+        body = jax.checkpoint(body, prevent_cse=False)
+        last, outputs = lax.scan(body, state, (rows, lengths), reverse=reverse)
+        return outputs.reshape(count * size, -1)[:time], last
+
+    return chunked
 
 
 def last_of(values: Tree, start: Tree, length: jax.Array, reverse: bool) -> Tree:

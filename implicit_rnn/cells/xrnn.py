@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, dense, product
-from implicit_rnn.cells.recurrence import last_of, linear_recurrence
+from implicit_rnn.cells.recurrence import in_chunks, last_of, linear_recurrence
 from implicit_rnn.cells.recursion import Recursion, candidate_of, check_depth, gates, weighing
 from implicit_rnn.cells.xrnn_bases import make_base
 
@@ -18,6 +18,7 @@ from implicit_rnn.cells.xrnn_bases import make_base
 _CHILDREN = {"forget": "L", "output": "R"}
 # Depth up to which what all units give is less to keep than what one unit recomputes.
 _SHALLOW = 3
+_CHUNK = 32  # steps
 
 
 class XRNNState(NamedTuple):
@@ -65,7 +66,7 @@ def xrnn(
     filter_width: int = 2,
     update_bias: float | Sequence[float] = 0.0,
     output_bias: float | Sequence[float] = 0.0,
-    keep: Literal["auto", "everything", "outputs", "inputs"] = "auto",
+    keep: Literal["auto", "everything", "outputs", "inputs", "chunks"] = "auto",
 ) -> Cell:
     """A recurrent unit `X_1` whose gates are computed by units `X_2` (equations 1 to 5), at depth n
 
@@ -119,7 +120,9 @@ def xrnn(
         units of a level are then done side by side. `"outputs"`: units are done one after the
         other, and all but what they give is recomputed once. `"inputs"` of the tree alone: a unit
         at depth n is recomputed n times, and memory grows with the depth but not with the number
-        of units. `"auto"`: outputs up to depth 3, inputs beyond.
+        of units. `"chunks"`: 32 steps at once, chunk after chunk; the states between are kept and
+        all else is recomputed once. `"auto"`: chunks on a CPU, whose caches they suit, unless the
+        recursion is static; otherwise outputs up to depth 3, inputs beyond.
 
     Parameters: a tree of `base`; `forget` and `output`, the units below; above the maximum depth
     `recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip`
@@ -128,13 +131,20 @@ def xrnn(
     check_depth(depth)
     if carries not in ("output", "memory"):
         raise ValueError(f'carries must be "output" or "memory", got {carries!r}')
-    if keep not in ("auto", "everything", "outputs", "inputs"):
-        raise ValueError(f'keep must be "auto", "everything", "outputs" or "inputs", got {keep!r}')
+    if keep not in ("auto", "everything", "outputs", "inputs", "chunks"):
+        raise ValueError(
+            f'keep must be "auto", "everything", "outputs", "inputs" or "chunks", got {keep!r}'
+        )
     bend, weigh = candidate_of(candidate), weighing(recursion, squash)
     unit = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
     d, remembers = hidden_size, carries == "memory"
+    whole = unit.whole or (weigh.kind == "static" and depth > 1)
+    if keep == "chunks" and whole:
+        raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     if keep == "auto":
         keep = "outputs" if depth <= _SHALLOW else "inputs"
+        if jax.default_backend() == "cpu" and not whole:
+            keep = "chunks"
 
     def init(key: jax.Array, input_size: int, level: int = 1) -> Params:
         keys = jax.random.split(key, 5)
@@ -189,7 +199,7 @@ def xrnn(
             return XRNNState(h, c, new, news), XRNNState(jnp.zeros_like(h), 1 - f, kept, kepts)
         return XRNNState(h, None, new, news), XRNNState(o * (1 - f), None, kept, kepts)
 
-    def run(
+    def at_once(
         params: Params, xs: jax.Array, state: XRNNState, length: jax.Array, reverse: bool
     ) -> tuple[jax.Array, XRNNState]:
         """All steps of a unit at once, those below first."""
@@ -221,20 +231,24 @@ def xrnn(
                 return here(params, xs, (), state, length)
             pair = jax.tree.map(lambda *leaves: jnp.stack(leaves), *below(params))
             starts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state.children)
-            outputs, lasts = each((pair, starts), lambda at: run(at[0], xs, at[1], length, reverse))
+            outputs, lasts = each(
+                (pair, starts), lambda at: at_once(at[0], xs, at[1], length, reverse)
+            )
             h, last = here(params, xs, tuple(outputs), state, length)
             children = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], lasts) for i in range(2))
             return h, last._replace(children=children)
 
         def each(pair: tuple, of_one: Callable) -> Any:
-            if keep == "everything":
+            if keep in ("everything", "chunks"):
                 return jax.vmap(of_one)(pair)
             # A loop, because nothing else makes XLA do one unit after the other: what a unit
             # recomputes would wait in memory together with that of all the others.
             return lax.map(of_one, pair)
 
-        whole = jax.checkpoint(tree) if keep == "inputs" else tree
-        return whole(params, xs, state, length)
+        evaluate = jax.checkpoint(tree) if keep == "inputs" else tree
+        return evaluate(params, xs, state, length)
+
+    run = in_chunks(at_once, _CHUNK) if keep == "chunks" else at_once
 
     def initial_state(params: Params) -> XRNNState:
         zero = jnp.zeros(d, jax.tree.leaves(params["base"])[0].dtype)
@@ -260,7 +274,7 @@ def xrnn(
         at_rest=(lambda params, xi: advance(params, xi, None)) if unit.rests else None,
         bounds=bounds(),
         run=run if unit.run is not None else None,
-        whole=unit.whole or (weigh.kind == "static" and depth > 1),
+        whole=whole,
     )
 
 

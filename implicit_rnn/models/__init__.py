@@ -7,6 +7,7 @@ from implicit_rnn.models.captioner import CaptionBatch, Captioner, captioner
 from implicit_rnn.models.classifier import Classifier, LabelledBatch, classifier
 from implicit_rnn.models.decoding import Decoded, beam, greedy, sample
 from implicit_rnn.models.encoder import Encoded, Encoder, encoder
+from implicit_rnn.models.frames import FramesBatch, FramesModel, frames_model
 from implicit_rnn.models.graph import (
     GraphNetwork,
     LogisticRegression,
@@ -19,6 +20,7 @@ from implicit_rnn.models.output_recurrence import OutputRecurrence, output_recur
 from implicit_rnn.models.sentence_pair import SentencePair, SentencesBatch, sentence_pair
 from implicit_rnn.models.seq2seq import PairBatch, Seq2Seq, seq2seq
 from implicit_rnn.models.tagger import Tagger, tagger
+from implicit_rnn.models.tcn import tcn
 from implicit_rnn.models.transformer import Transformer, transformer
 from implicit_rnn.models.words import word_tagger
 
@@ -32,6 +34,8 @@ __all__ = [
     "Decoded",
     "Encoded",
     "Encoder",
+    "FramesBatch",
+    "FramesModel",
     "GraphNetwork",
     "Hopfield",
     "LabelledBatch",
@@ -52,6 +56,7 @@ __all__ = [
     "classifier",
     "encoder",
     "feed_forward",
+    "frames_model",
     "graph_network",
     "greedy",
     "hopfield",
@@ -65,6 +70,7 @@ __all__ = [
     "sentence_pair",
     "seq2seq",
     "tagger",
+    "tcn",
     "transformer",
     "word_tagger",
 ]

@@ -34,6 +34,7 @@ class Classifier(NamedTuple):
       scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,
         scores `[batch, labels]`.
       encoder: what it stands on.
+      embed: `(params, batch) -> [batch, time, features]`: what the encoder is to read.
     """
 
     init: Callable[[jax.Array], Params]
@@ -42,6 +43,7 @@ class Classifier(NamedTuple):
     solves: int
     scores: Callable[..., tuple[jax.Array, Encoded]]
     encoder: Encoder
+    embed: Callable[[Params, Any], jax.Array]
     carry: None = None
 
 
@@ -102,4 +104,7 @@ def classifier(
         mean, sums = label_sums(found, batch.labels, jnp.asarray(batch.labels) >= 0)
         return mean, Outcome(sums, encoded.info)
 
-    return Classifier(init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, encoder)
+    return Classifier(
+        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, encoder,
+        lambda params, batch: batch.inputs,
+    )  # fmt: skip

@@ -11,7 +11,9 @@ from implicit_rnn.tasks.graphs import Graph, GraphBatch, GraphError, checked_gra
 from implicit_rnn.tasks.hyper import Trainings, hyper_task
 from implicit_rnn.tasks.ice_cream import ice_cream, ice_cream_task
 from implicit_rnn.tasks.logical_inference import logical_inference_task
+from implicit_rnn.tasks.music import Frames, music_task, read_music
 from implicit_rnn.tasks.pairs import Pairs, pairs_task
+from implicit_rnn.tasks.pixels import Pixels, pixels_task
 from implicit_rnn.tasks.sorting import sorting_task
 from implicit_rnn.tasks.tagging import tagging_task
 from implicit_rnn.tasks.text import tiny_shakespeare_task
@@ -25,6 +27,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "hyper": hyper_task,
     "ice_cream": ice_cream_task,
     "logical_inference": logical_inference_task,
+    "music": music_task,
+    "pixels": pixels_task,
     "sorting": sorting_task,
     "tagging": tagging_task,
     "tiny_shakespeare": tiny_shakespeare_task,
@@ -34,11 +38,13 @@ TASKS: dict[str, Callable[..., Task]] = {
 __all__ = [
     "TASKS",
     "Examples",
+    "Frames",
     "Graph",
     "GraphBatch",
     "GraphError",
     "Pairs",
     "Patterns",
+    "Pixels",
     "Source",
     "Task",
     "Trainings",
@@ -53,8 +59,11 @@ __all__ = [
     "ice_cream",
     "ice_cream_task",
     "logical_inference_task",
+    "music_task",
     "pairs_task",
+    "pixels_task",
     "read_citations",
+    "read_music",
     "sorting_task",
     "tagging_task",
     "tiny_shakespeare_task",

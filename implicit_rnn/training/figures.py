@@ -12,7 +12,7 @@ import numpy as np
 
 from implicit_rnn import plots, sequence
 from implicit_rnn.cells import Cell, recursion_weights
-from implicit_rnn.models import SentencePair, Seq2Seq, Tagger
+from implicit_rnn.models import Classifier, FramesModel, SentencePair, Seq2Seq, Tagger
 from implicit_rnn.tasks import Examples
 from implicit_rnn.training import experiment, figures_graph, figures_hyper, figures_memory, loop
 from implicit_rnn.training.checkpoint import CheckpointError
@@ -21,6 +21,8 @@ from implicit_rnn.training.errors import errors
 from implicit_rnn.training.folder import write_json
 from implicit_rnn.training.step import State, Trainer
 from implicit_rnn.training.tagged import predictions
+
+Reading = Tagger | Seq2Seq | SentencePair | Classifier | FramesModel  # models with an encoder
 
 _OWN = (figures_graph, figures_hyper, figures_memory)  # of models with figures of their own
 _SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
@@ -48,7 +50,7 @@ def draw(output: Path) -> list[Path]:
             written += _solved(output / "plots", stem, model, trainer, state, config)
         if isinstance(model, Tagger) and trainer.task.kind == "words":
             written += _mistaken(output / "plots", stem, model, trainer, state, config)
-        if isinstance(model, Tagger | Seq2Seq | SentencePair):
+        if isinstance(model, Reading):
             written += _recursion(output / "plots", stem, model, trainer, state)
     return written
 
@@ -141,12 +143,14 @@ def _solved(
 
 
 def _recursion(
-    folder: Path, stem: str, model: Tagger | Seq2Seq | SentencePair, trainer: Trainer, state: State
+    folder: Path, stem: str, model: Reading, trainer: Trainer, state: State
 ) -> list[Path]:
     """How much an X-RNN's gates take from below, in its first layer (figures 5 to 8 of its paper).
 
     In the mean of many test sequences, and over one of about average length.
     """
+    if not model.encoder.cells:
+        return []
     source, params = trainer.task.splits["test"], trainer.usable(state)
     layer, own = model.encoder.cells[0], params["encoder"][0]
     if isinstance(layer, Cell):

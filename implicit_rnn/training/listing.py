@@ -10,7 +10,7 @@ from rich.table import Table
 
 from implicit_rnn.cells import CELLS
 from implicit_rnn.tasks import TASKS
-from implicit_rnn.training.build import KINDS, MODELS
+from implicit_rnn.training.build import ENCODERS, KINDS, MODELS
 from implicit_rnn.training.experiment import MARK
 
 
@@ -23,7 +23,10 @@ def show(folder: Path = Path()) -> None:
             "models (model.name)",
             {name: f"{_first_line(make)} For {KINDS[name]}." for name, make in MODELS.items()},
         ),
-        ("cells (model.encoder)", {name: _first_line(make) for name, make in CELLS.items()}),
+        (
+            "cells and others (model.encoder)",
+            {name: _first_line(make) for name, make in (CELLS | ENCODERS).items()},
+        ),
         ("configurations", _configurations(folder / "configs")),
         ("runs", {str(path.parent): "" for path in sorted(folder.glob(f"runs/*/{MARK}"))}),
     ):

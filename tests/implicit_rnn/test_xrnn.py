@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 import implicit_rnn
 from implicit_rnn import cells, models, plots
+from implicit_rnn.cells.recurrence import in_chunks
 from implicit_rnn.models.decoder import decoder
 from tests.implicit_rnn import equations
 from tests.implicit_rnn.checks import (
@@ -136,8 +137,15 @@ def test_outputs_are_those_of_the_equations(name):
         np.testing.assert_array_equal(last.h, ys[LENGTH - 1])
 
 
+def in_fours(cell):
+    """The same cell, four steps at once."""
+    return cell._replace(run=in_chunks(cell.run, 4))
+
+
 # What can do all steps at once.
 AT_ONCE = {
+    "in chunks": lambda: in_fours(cells.xrnn(WIDTH, **CASES["convolution"][0] | {"depth": 1})),
+    "a tree in chunks": lambda: in_fours(cells.xrnn(WIDTH, depth=2, keep="everything")),
     "keeping inputs": lambda: cells.xrnn(WIDTH, depth=2, keep="inputs"),
     "keeping everything": lambda: cells.xrnn(WIDTH, depth=2, keep="everything"),
     "convolution": lambda: cells.xrnn(WIDTH, **CASES["convolution"][0] | {"depth": 1}),
@@ -151,7 +159,16 @@ AT_ONCE = {
 
 
 @pytest.mark.parametrize(
-    "name", but_slow(AT_ONCE, "keeping everything", "convolution", "depth 3", "static", "mingru")
+    "name",
+    but_slow(
+        AT_ONCE,
+        "a tree in chunks",
+        "keeping everything",
+        "convolution",
+        "depth 3",
+        "static",
+        "mingru",
+    ),
 )
 def test_all_steps_at_once_are_one_step_after_the_other(name):
     """Values and gradients, in both directions, for every length, from a given state."""
@@ -285,8 +302,11 @@ def sequences_kept(depth, keep):
 
 def test_a_gradient_does_not_keep_a_copy_of_activations_for_every_unit():
     assert sequences_kept(4, "inputs") == sequences_kept(1, "inputs") <= 1
-    assert sequences_kept(4, "auto") == sequences_kept(4, "inputs")
-    assert sequences_kept(3, "auto") == sequences_kept(3, "outputs")
+    assert sequences_kept(4, "chunks") == sequences_kept(1, "chunks") <= 1
+    on_cpu = jax.default_backend() == "cpu"
+    for depth, elsewhere in ((4, "inputs"), (3, "outputs")):
+        expected = sequences_kept(depth, "chunks" if on_cpu else elsewhere)
+        assert sequences_kept(depth, "auto") == expected
     # Of each unit but the root what it gives, and nothing else.
     assert sequences_kept(4, "outputs") == sequences_kept(1, "outputs") + 14
     assert sequences_kept(4, "everything") > 5 * 15
@@ -500,6 +520,7 @@ def test_recursion_weights_are_drawn(tmp_path: Path):
         ({"candidate": "sine"}, "candidate must be in"),
         ({"carries": "nothing"}, '"output" or "memory"'),
         ({"keep": "half"}, "keep must be"),
+        ({"keep": "chunks", "recursion": "static"}, "cannot go in chunks"),
         ({"update_bias": (1, 2, 3)}, "a number or a pair of numbers"),
         ({"base": "gru", "output_bias": 1.0}, "no bias of its own"),
     ],
