@@ -12,6 +12,7 @@ from implicit_rnn.tasks.hyper import Trainings, hyper_task
 from implicit_rnn.tasks.ice_cream import ice_cream, ice_cream_task
 from implicit_rnn.tasks.logical_inference import logical_inference_task
 from implicit_rnn.tasks.pairs import Pairs, pairs_task
+from implicit_rnn.tasks.parsing import parsing_task
 from implicit_rnn.tasks.sorting import sorting_task
 from implicit_rnn.tasks.tagging import tagging_task
 from implicit_rnn.tasks.text import tiny_shakespeare_task
@@ -25,6 +26,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "hyper": hyper_task,
     "ice_cream": ice_cream_task,
     "logical_inference": logical_inference_task,
+    "parsing": parsing_task,
     "sorting": sorting_task,
     "tagging": tagging_task,
     "tiny_shakespeare": tiny_shakespeare_task,
@@ -54,6 +56,7 @@ __all__ = [
     "ice_cream_task",
     "logical_inference_task",
     "pairs_task",
+    "parsing_task",
     "read_citations",
     "sorting_task",
     "tagging_task",
