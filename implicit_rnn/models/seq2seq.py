@@ -131,9 +131,12 @@ def seq2seq(
         probe: Info | None = None,
         solve: Mapping[str, Any] = NO_SETTINGS,
     ) -> tuple[jax.Array, jax.Array | None, Encoded]:
-        keys = (None, None) if key is None else jax.random.split(key)
+        reading = writing = None
+        if key is not None:
+            reading, rest = jax.random.split(key)
+            writing = jax.random.split(rest, len(batch.target))
         encoded = encode(
-            params, batch.source, batch.source_length, keys[0], probe=probe, solve=solve
+            params, batch.source, batch.source_length, reading, probe=probe, solve=solve
         )
         inputs, _, _ = shifted(batch.target, batch.target_length, end)
 
@@ -149,7 +152,7 @@ def seq2seq(
 
         found, weights = jax.vmap(one)(
             encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length,
-            None if key is None else jax.random.split(keys[1], len(inputs)),
+            writing,
         )  # fmt: skip
         return found, weights, encoded
 

@@ -16,6 +16,7 @@ from implicit_rnn.tasks.parsing import parsing_task
 from implicit_rnn.tasks.sorting import sorting_task
 from implicit_rnn.tasks.tagging import tagging_task
 from implicit_rnn.tasks.text import tiny_shakespeare_task
+from implicit_rnn.tasks.translation import translation_task
 from implicit_rnn.tasks.tree_traversal import tree_traversal_task
 
 # Every task by name, `name -> factory(**options)`: what configurations choose from.
@@ -30,6 +31,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "sorting": sorting_task,
     "tagging": tagging_task,
     "tiny_shakespeare": tiny_shakespeare_task,
+    "translation": translation_task,
     "tree_traversal": tree_traversal_task,
 }
 
@@ -61,5 +63,6 @@ __all__ = [
     "sorting_task",
     "tagging_task",
     "tiny_shakespeare_task",
+    "translation_task",
     "tree_traversal_task",
 ]

@@ -8,6 +8,7 @@ source code, each with a line of English about it; rare words are copied (`copyi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -116,8 +117,8 @@ def text_task(
     texts = {name: list(part) for name, part in splits.items()}
     numbers = {name: words.numbers(part) for name, part in texts.items()}
     kept = [_whole(pair) and _fits(pair, longest) for pair in numbers["train"]]
-    for found in (texts, numbers):
-        found["train"] = [pair for pair, keep in zip(found["train"], kept, strict=True) if keep]
+    texts["train"] = list(itertools.compress(texts["train"], kept))
+    numbers["train"] = list(itertools.compress(numbers["train"], kept))
     if not numbers["train"]:
         raise ValueError("no training pair is short enough: raise task.longest")
     arrays = {name: padded([_cut(p, longest) for p in part]) for name, part in numbers.items()}
