@@ -6,7 +6,7 @@ import argparse
 import importlib.metadata
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -78,11 +78,20 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
     train.set_defaults(handler=_train)
 
-    evaluate = commands.add_parser("evaluate", help="metrics of a run's best checkpoint")
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="metrics of a run's best checkpoint, or of the mean of several",
+        description=(
+            "Prints metrics of trained runs on one of their sets. With --beam, translates test "
+            "sets by beam search, writes the translations and adds their BLEU to the run's result."
+        ),
+    )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     evaluate.add_argument(
-        "--split", default="test", help="train, valid, test, or a part of it that the task names"
-    )
+        "--split", help="train, valid, test, or a part of it that the task names; default: test, "
+        "with --beam all test sets",
+    )  # fmt: skip
+    _add_search(evaluate, beam=None)
     evaluate.set_defaults(handler=_evaluate)
 
     plot = commands.add_parser("plot", help="draw the figures of a run or an experiment")
@@ -107,6 +116,20 @@ def parser() -> argparse.ArgumentParser:
         "further sentences",
     )  # fmt: skip
     tag.set_defaults(handler=_tag)
+
+    translate = commands.add_parser(
+        "translate",
+        help="translate sentences with a trained translation",
+        description=(
+            "Prints the translation of every line of a text. Without TEXT and --file, the text is "
+            "read from standard input."
+        ),
+    )
+    translate.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    translate.add_argument("text", nargs="?", metavar="TEXT", help="a sentence, or several lines")
+    translate.add_argument("--file", type=Path, metavar="FILE", help="a text file in UTF-8")
+    _add_search(translate, beam=4)
+    translate.set_defaults(handler=_translate)
 
     record = commands.add_parser(
         "record", help="collect an experiment in one JSON file and print its table as Markdown"
@@ -156,19 +179,41 @@ def _train(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from implicit_rnn.training import checkpoint, config, experiment, loop
 
-    rows = []
+    if options.beam is not None:
+        return _judge(options)
+    rows, split = [], options.split or "test"
     for folder in experiment.run_folders(options.run):
         try:
-            trainer, state, record = loop.restore(experiment.configuration(folder), folder)
+            trainer, state, record = loop.restore(
+                experiment.configuration(folder), folder, options.average
+            )
         except checkpoint.CheckpointError as error:
             print(f"left out: {error}")
             continue
         splits = trainer.task.splits
-        if options.split not in splits:
-            raise config.ConfigError(f"no split {options.split!r}; there are {', '.join(splits)}")
-        found = trainer.evaluate(state, splits[options.split])
+        if split not in splits:
+            raise config.ConfigError(f"no split {split!r}; there are {', '.join(splits)}")
+        found = trainer.evaluate(state, splits[split])
         rows.append({"run": folder.name, "update": record["update"], **found})
-    experiment.printer().print(experiment.table(f"{options.split} set", rows))
+    experiment.printer().print(experiment.table(f"{split} set", rows))
+    return 0 if rows else 1
+
+
+def _judge(options: argparse.Namespace) -> int:
+    """Translates the test sets of every run."""
+    from implicit_rnn.training import checkpoint, experiment, translated
+
+    rows, search = [], _search(options)
+    for folder in experiment.run_folders(options.run):
+        try:
+            records = translated.judge(folder, search, options.split)
+        except checkpoint.CheckpointError as error:
+            print(f"left out: {error}")
+            continue
+        rows += [{"run": folder.name, **record} for record in records]
+    experiment.printer().print(experiment.table("translations", rows))
+    if rows and (options.run / experiment.MARK).exists():
+        experiment.tabulate(options.run, experiment.printer())
     return 0 if rows else 1
 
 
@@ -180,22 +225,11 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _tag(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import folder, tagged
+    from implicit_rnn.training import tagged
 
-    if options.text is not None and options.file is not None:
-        raise folder.FolderError("give a text or --file, not both")
-    text = options.text
-    if options.file is not None:
-        try:
-            text = options.file.read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise folder.FolderError(f"{options.file} is not UTF-8: {error}") from None
-    if text is None:
-        try:
-            text = sys.stdin.read()
-        except UnicodeDecodeError as error:
-            raise folder.FolderError(f"standard input is not UTF-8: {error}") from None
-    found = tagged.tag_text(tagged.load(options.run), text)
+    read = _text(options)
+    trained = tagged.load(options.run)
+    found = tagged.tag_text(trained, read())
     for sentence in found:
         for word, name in zip(sentence.words, sentence.tags, strict=True):
             print(f"{word}\t{name}")
@@ -204,6 +238,16 @@ def _tag(options: argparse.Namespace) -> int:
         path = options.picture
         path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         print(f"wrote {tagged.picture(sentence, path)}", file=sys.stderr)
+    return 0
+
+
+def _translate(options: argparse.Namespace) -> int:
+    from implicit_rnn.training import translated
+
+    read = _text(options)
+    trained = translated.load(options.run, _search(options))
+    for text in translated.translate(trained, read().splitlines()):
+        print(text)
     return 0
 
 
@@ -230,6 +274,51 @@ def _data(options: argparse.Namespace) -> int:
     return {"list": data.show, "fetch": data.fetch_all, "verify": data.verify_all}[options.action](
         options.names
     )
+
+
+def _text(options: argparse.Namespace) -> Callable[[], str]:
+    """Reads what a command is to work on: its argument, a file, or standard input."""
+    from implicit_rnn.training import folder
+
+    if options.text is not None and options.file is not None:
+        raise folder.FolderError("give a text or --file, not both")
+    text = options.text
+    if options.file is not None:
+        try:
+            text = options.file.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise folder.FolderError(f"{options.file} is not UTF-8: {error}") from None
+
+    def read() -> str:
+        if text is not None:
+            return text
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise folder.FolderError(f"standard input is not UTF-8: {error}") from None
+
+    return read
+
+
+def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
+    command.add_argument(
+        "--average", type=_at_least(0), default=0, metavar="N",
+        help="the mean of the last N checkpoints in place of the best one",
+    )  # fmt: skip
+    command.add_argument(
+        "--beam", type=_at_least(1), default=beam, metavar="N",
+        help="how many translations beam search keeps" + (f" ({beam})" if beam else ""),
+    )  # fmt: skip
+    command.add_argument(
+        "--length-penalty", type=float, default=0.6, metavar="A",
+        help="long translations are ranked by log p / ((5 + length) / 6)^A (0.6)",
+    )  # fmt: skip
+
+
+def _search(options: argparse.Namespace):
+    from implicit_rnn.training.translated import Search
+
+    return Search(options.beam, options.length_penalty, options.average)
 
 
 def _name_files(output: Path, figures: Sequence[Path]) -> None:

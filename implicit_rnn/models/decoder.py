@@ -13,6 +13,7 @@ from implicit_rnn import sequence
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models.attention import Attention, masked_softmax
 from implicit_rnn.models.readout import init_read, read
+from implicit_rnn.sequence.stack import drop
 
 Context = Literal["input", "state", "both"]
 
@@ -43,9 +44,9 @@ class Decoder(NamedTuple):
       init: `key -> params`.
       begin: `(params, context, memory=None, length=None) -> (Source, state)` before the first step.
       step: `(params, source, state, token, extra) -> (scores, state)`.
-      scores: `(params, source, state, tokens [time], length, extra) -> (scores, weights)` of all
-        steps, given what each is given: scores `[time, outputs]`, and the weights of attention
-        `[time, source time]`, or None.
+      scores: `(params, source, state, tokens [time], length, extra, key=None) -> (scores, weights)`
+        of all steps, given what each is given: scores `[time, outputs]`, and the weights of
+        attention `[time, source time]`, or None. Without a key nothing is dropped.
     """
 
     init: Callable[[jax.Array], Params]
@@ -64,6 +65,7 @@ def decoder(
     attention: Attention | None = None,
     extra_size: int = 0,
     ends: bool = True,
+    dropout: float = 0.0,
 ) -> Decoder:
     """A causal cell given the token before and a context (figures 10.9 and 10.12).
 
@@ -81,10 +83,16 @@ def decoder(
       attention: how to look at a memory; the context then is a part of every input.
       extra_size: width of what a caller adds to every input.
       ends: whether the end token is among the outputs.
+      dropout: of embedded tokens, and of what the read-out sees.
 
     Parameters: `embedding` `[vocabulary + 1, embedding_size]`, `cell`, `read` with `weights` and
     `bias`, where needed `start` (`weights` and `bias` for each leaf of the state) and `attention`.
     """
+    if cell.whole:
+        raise ValueError(
+            f"a decoder takes a causal cell; this {cell.name} depends on the whole sequence, of "
+            'which a decoder has written a part (recursion: use "dynamic" or "scalar")'
+        )
     if not cell.causal:
         raise ValueError(f"a decoder takes a causal cell; {cell.name} looks ahead")
     if context not in ("input", "state", "both"):
@@ -136,9 +144,11 @@ def decoder(
         keys = attention.prepare(params["attention"], memory)
         return Source(context, memory, keys, mask), state
 
-    def given(params: Params, tokens: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
+    def embed(params: Params, tokens: jax.Array) -> jax.Array:
+        return jnp.asarray(params["embedding"])[tokens]
+
+    def given(embedded: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
         """Inputs of one step or of many."""
-        embedded = jnp.asarray(params["embedding"])[tokens]
         parts = [embedded, extra]
         if feeds:
             shape = (*embedded.shape[:-1], context_size)
@@ -146,7 +156,7 @@ def decoder(
         return jnp.concatenate(parts, axis=-1)
 
     def turn(
-        params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
+        params: Params, source: Source, state: State, embedded: jax.Array, extra: jax.Array
     ) -> tuple[State, jax.Array, jax.Array | None]:
         """The new state, what the read-out sees, and the weights of attention."""
         mixed, weights = source.context, None
@@ -157,7 +167,7 @@ def decoder(
             scores = attention.scores(params["attention"], source.keys, cell.output(state))
             weights = masked_softmax(scores, source.mask)
             mixed = weights @ source.memory
-        xi = cell.project(params["cell"], given(params, token, mixed, extra))
+        xi = cell.project(params["cell"], given(embedded, mixed, extra))
         state = cell.step(params["cell"], xi, state)
         seen = cell.output(state)
         return state, seen if weights is None else jnp.concatenate([seen, mixed]), weights
@@ -165,7 +175,7 @@ def decoder(
     def step(
         params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
     ) -> tuple[jax.Array, State]:
-        state, seen, _ = turn(params, source, state, token, extra)
+        state, seen, _ = turn(params, source, state, embed(params, token), extra)
         return read(params["read"], seen), state
 
     def scores(
@@ -175,18 +185,21 @@ def decoder(
         tokens: jax.Array,
         length: jax.Array,
         extra: jax.Array,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
+        keys = (None, None) if key is None else jax.random.split(key)
+        embedded = drop(embed(params, tokens), dropout, keys[0])
         if attention is None:
-            xs = given(params, tokens, source.context, extra)
+            xs = given(embedded, source.context, extra)
             seen, _ = sequence.unroll(cell, params["cell"], xs, length=length, state=state)
-            return read(params["read"], seen), None
+            return read(params["read"], drop(seen, dropout, keys[1])), None
 
         def body(state: State, row: tuple) -> tuple[State, tuple]:
             state, seen, weights = turn(params, source, state, *row)
             return state, (seen, weights)
 
-        _, (seen, weights) = lax.scan(body, state, (tokens, extra))
-        return read(params["read"], seen), weights
+        _, (seen, weights) = lax.scan(body, state, (embedded, extra))
+        return read(params["read"], drop(seen, dropout, keys[1])), weights
 
     return Decoder(init, begin, step, scores)
 

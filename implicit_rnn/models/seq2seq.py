@@ -14,6 +14,7 @@ from implicit_rnn.models.base import NO_SETTINGS, Outcome, embedded, label_sums
 from implicit_rnn.models.decoder import Context, Source, decoder, shifted
 from implicit_rnn.models.decoding import Decoded, searches
 from implicit_rnn.models.encoder import Encoded, Encoder
+from implicit_rnn.sequence.stack import drop
 from solvers import Info
 
 
@@ -22,7 +23,7 @@ class PairBatch(NamedTuple):
 
     source: jax.Array  # int [batch, source time]
     source_length: jax.Array  # int [batch]
-    target: jax.Array  # int [batch, target time]
+    target: jax.Array  # int [batch, target time], -1 for a token that cannot be written
     target_length: jax.Array  # int [batch], -1 for a place without a pair, which counts nowhere
 
 
@@ -67,6 +68,7 @@ def seq2seq(
     embedding_size: int = 32,
     context: Context = "both",
     attention: str | None = None,
+    dropout: float = 0.0,
 ) -> Seq2Seq:
     """An encoder-decoder.
 
@@ -79,17 +81,21 @@ def seq2seq(
       context: whether the encoder's summary is a part of every input of the decoder, makes its
         first state, or both. With attention the input is what is looked at.
       attention: None, `"additive"`, `"bilinear"` or `"dot"` (for an encoder as wide as the cell).
+      dropout: of embedded tokens, of the encoder's features, and of what the read-out sees.
 
     Parameters: `embedding` `[source_vocabulary, embedding_size]`, `encoder`, `decoder`.
     """
     if attention is not None and attention not in ATTENTIONS:
         raise ValueError(f"attention must be None or in {sorted(ATTENTIONS)}, got {attention!r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     if source_vocabulary < 1:
         raise ValueError(f"source_vocabulary must be at least 1, got {source_vocabulary}")
     end = target_vocabulary
     writer = decoder(
         cell, target_vocabulary, encoder.width, embedding_size, context=context,
         attention=None if attention is None else ATTENTIONS[attention](cell.hidden_size),
+        dropout=dropout,
     )  # fmt: skip
 
     def init(key: jax.Array) -> Params:
@@ -100,9 +106,17 @@ def seq2seq(
             "decoder": writer.init(keys[2]),
         }
 
-    def encode(params: Params, source: jax.Array, length: jax.Array, **settings: Any) -> Encoded:
-        inputs = embedded(params["embedding"], source, length)
-        return encoder.apply(params["encoder"], inputs, length, **settings)
+    def encode(
+        params: Params,
+        source: jax.Array,
+        length: jax.Array,
+        key: jax.Array | None = None,
+        **settings: Any,
+    ) -> Encoded:
+        keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
+        inputs = drop(embedded(params["embedding"], source, length), dropout, keys[0])
+        found = encoder.apply(params["encoder"], inputs, length, key=keys[1], **settings)
+        return found._replace(features=drop(found.features, dropout, keys[2]))
 
     def begin(
         params: Params, features: jax.Array, summary: jax.Array, length: jax.Array
@@ -117,22 +131,29 @@ def seq2seq(
         probe: Info | None = None,
         solve: Mapping[str, Any] = NO_SETTINGS,
     ) -> tuple[jax.Array, jax.Array | None, Encoded]:
+        reading = writing = None
+        if key is not None:
+            reading, rest = jax.random.split(key)
+            writing = jax.random.split(rest, len(batch.target))
         encoded = encode(
-            params, batch.source, batch.source_length, key=key, probe=probe, solve=solve
+            params, batch.source, batch.source_length, reading, probe=probe, solve=solve
         )
         inputs, _, _ = shifted(batch.target, batch.target_length, end)
 
         def one(
             features: jax.Array, summary: jax.Array, read: jax.Array,
-            tokens: jax.Array, written: jax.Array,
+            tokens: jax.Array, written: jax.Array, key: jax.Array | None,
         ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
             source, state = begin(params, features, summary, read)
             nothing = jnp.zeros((tokens.shape[0], 0), summary.dtype)
-            return writer.scores(params["decoder"], source, state, tokens, written + 1, nothing)
+            return writer.scores(
+                params["decoder"], source, state, tokens, written + 1, nothing, key
+            )
 
         found, weights = jax.vmap(one)(
-            encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length
-        )
+            encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length,
+            writing,
+        )  # fmt: skip
         return found, weights, encoded
 
     def loss(
@@ -170,6 +191,12 @@ def seq2seq(
 
 def target_sums(scores: jax.Array, batch: Any, end: int) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Mean cross-entropy of the targets of a `PairBatch`, and the sums of a `Seq2Seq`.
+
+    A sequence is exact if every step, given the right tokens before it, says the right one. Those
+    are the sequences that greedy decoding finds, without decoding: its first step is given what
+    this one is, so its first token is right, hence the second step is given what this one is, and
+    so on to the end. A target with a token that cannot be written (-1) is never exact, and its loss
+    has no meaning at that step.
 
     Args:
       scores: `[batch, time + 1, tokens + 1]`, each step given the right tokens before it.

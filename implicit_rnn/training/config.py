@@ -22,7 +22,7 @@ from typing import Any
 from implicit_rnn.cells import CELLS
 from implicit_rnn.models.encoder import cell_kind, encoder
 from implicit_rnn.tasks import TASKS
-from implicit_rnn.training.build import ENCODERS, MODELS
+from implicit_rnn.training.build import DECODER, ENCODERS, MODELS
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
@@ -232,7 +232,7 @@ def _named(table: Table, takes: list[Callable], where: str, leave: tuple = ()) -
 
 
 def _takes(model: Table, where: str) -> list[Callable]:
-    """What the model's table configures: the model, and its encoder, if any, with its cell."""
+    """What the model's table configures: the model, its encoder, if any, and their cells."""
     made = MODELS[model["name"]]
     parameters = inspect.signature(made).parameters
     if "cell" in parameters:
@@ -249,7 +249,25 @@ def _takes(model: Table, where: str) -> list[Callable]:
     except ValueError as error:
         others = ", ".join(map(repr, ENCODERS))
         raise ConfigError(f"{where}.encoder: {error}, or {others}") from None
-    return [made, encoder, cell]
+    if "decoder" not in parameters:
+        return [made, encoder, cell]
+    writer = str(model.get("decoder", parameters["decoder"].default))
+    _known(writer, CELLS, f"{where}.decoder")
+    return [made, encoder, cell, _prefixed(CELLS[writer], DECODER)]
+
+
+def _prefixed(function: Callable, prefix: str) -> Callable:
+    """What takes the keywords of a function, with a prefix before each name."""
+
+    def taking(**options: Any) -> Any:
+        return function(**{key.removeprefix(prefix): value for key, value in options.items()})
+
+    known, hints = inspect.signature(function), typing.get_type_hints(function)
+    own = [p for p in known.parameters.values() if p.kind == p.KEYWORD_ONLY]
+    renamed = [p.replace(name=prefix + p.name) for p in own]
+    taking.__signature__ = known.replace(parameters=renamed)  # type: ignore[attr-defined]
+    taking.__annotations__ = {prefix + name: hint for name, hint in hints.items()}
+    return taking
 
 
 def look_up(table: Mapping[str, Any], dotted: str) -> Any:

@@ -74,9 +74,14 @@ def train(
             console.print(f"{folder} is finished", highlight=False)
             continue
         run(config, folder, resume=resume, command=command, name=name, console=console)
-    rows = results(output)
-    console.print(table(experiment.title, rows))
-    folders.write_json(output / "table.json", {"title": experiment.title, "rows": rows})
+    return tabulate(output, console)
+
+
+def tabulate(output: Path, console: Console) -> list[dict[str, Any]]:
+    """Prints and writes the table of an experiment as it is now; returns its rows."""
+    title, rows = json.loads((output / MARK).read_text())["title"], results(output)
+    console.print(table(title, rows))
+    folders.write_json(output / "table.json", {"title": title, "rows": rows})
     return rows
 
 
@@ -119,8 +124,17 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
 
 
 def _shown(result: dict[str, Any]) -> dict[str, float]:
-    """The metric of the test set, that of parts of it, what goes with it, the task's verdict."""
+    """The metric of the test set, that of parts of it, what goes with it, the task's verdict.
+
+    Of what has been translated, BLEU and perplexity.
+    """
     test = result["test"]
+    if "translations" in result:
+        scores = {
+            f"BLEU {record['split']}, beam {record['beam']}": record["bleu"]
+            for record in result["translations"]
+        }
+        return scores | {"test perplexity": math.exp(test["loss"])}
     for key in [key for key in METRICS if key in test][:1]:
         beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
@@ -232,6 +246,15 @@ def run_folders(output: Path) -> list[Path]:
         return [output / name for name in names if (output / name / "config.toml").exists()]
     configuration(output)
     return [output]
+
+
+def only_run(output: Path) -> Path:
+    """The folder of a run: this one, or that of an experiment with a single run."""
+    found = run_folders(output)
+    if len(found) != 1:
+        names = ", ".join(str(folder) for folder in found)
+        raise folders.FolderError(f"{output} holds {len(found)} runs; name one: {names}")
+    return found[0]
 
 
 def repetitions(folders: Sequence[Path]) -> dict[str, list[Path]]:

@@ -19,10 +19,10 @@ from rich.console import Console
 import solvers
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
+from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.config import Config, ConfigError, dump, read
 from implicit_rnn.training.progress import Display, summary
-from implicit_rnn.training.step import State, Trainer, ratios, trainer
+from implicit_rnn.training.step import State, Trainer, chosen_state, ratios, trainer
 
 
 class TrainingError(RuntimeError):
@@ -81,13 +81,12 @@ def run_trainer(
             return _Run(parts, config, folder, command, display).go()
 
 
-def restore(config: Config, folder: Path) -> tuple[Trainer, State, dict[str, Any]]:
-    """The trainer of a run, and its best state with the record of it (the last one without)."""
-    parts = trainer(config)
-    found = Checkpoints(folder / "checkpoints").restore_best(jax.eval_shape(parts.init), print)
-    if found is None:
-        raise CheckpointError(f"{folder} has no checkpoint: train it first")
-    return parts, *found
+def restore(
+    config: Config, folder: Path, average: int = 0
+) -> tuple[Trainer, State, dict[str, Any]]:
+    """The trainer of a run, and the state that `chosen_state` chooses, with the record of it."""
+    parts, kept = trainer(config), Checkpoints(folder / "checkpoints")
+    return parts, *chosen_state(kept, jax.eval_shape(parts.init), print, average)
 
 
 def same_config(config: Config, folder: Path) -> None:

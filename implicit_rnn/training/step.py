@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ import solvers
 from implicit_rnn.models.base import Model, Outcome, metrics
 from implicit_rnn.tasks import Source, Task
 from implicit_rnn.training.build import build
+from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.config import Config, ConfigError
 from implicit_rnn.training.optimiser import optimiser
 from solvers import Info
@@ -166,6 +167,39 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
         lambda: begin(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
         evaluate, usable, task, model,
     )  # fmt: skip
+
+
+def averaged(states: Sequence[State]) -> State:
+    """The last of several states, with the means of their parameters (checkpoint averaging)."""
+
+    def mean(*leaves: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.stack(leaves), axis=0)
+
+    params, average = (
+        jax.tree.map(mean, *(getattr(state, name) for state in states))
+        for name in ("params", "average")
+    )
+    return states[-1]._replace(params=params, average=average)
+
+
+def chosen_state(
+    kept: Checkpoints, like: Any, say: Callable[[str], None], average: int = 0
+) -> tuple[State, dict[str, Any]]:
+    """The state that a trained model is used with, and its record.
+
+    Args:
+      kept: checkpoints of the run.
+      like: a state of its shapes.
+      say: prints what is wrong with checkpoints that are passed over.
+      average: the mean of so many checkpoints, the last ones; 0: the best, or the last without
+        a best.
+    """
+    if average:
+        return averaged(kept.restore_several(average, like)), kept.record(kept.updates()[-1])
+    found = kept.restore_best(like, say)
+    if found is None:
+        raise CheckpointError(f"{kept.folder.parent} has no checkpoint: train it first")
+    return found
 
 
 def _fixed() -> np.random.Generator:

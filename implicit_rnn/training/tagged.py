@@ -25,8 +25,8 @@ from implicit_rnn.tasks.tagging import (
 from implicit_rnn.training import experiment
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.build import MODELS
-from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
-from implicit_rnn.training.step import trainer_of
+from implicit_rnn.training.checkpoint import Checkpoints
+from implicit_rnn.training.step import chosen_state, trainer_of
 
 _BATCH = 50
 
@@ -62,11 +62,8 @@ def load(output: Path) -> Trained:
     Args:
       output: the run's folder, or that of an experiment with a single run.
     """
-    found = experiment.run_folders(output)
-    if len(found) != 1:
-        names = ", ".join(str(folder) for folder in found)
-        raise folders.FolderError(f"{output} holds {len(found)} runs; name one: {names}")
-    folder, config = found[0], experiment.configuration(found[0])
+    folder = experiment.only_run(output)
+    config = experiment.configuration(folder)
     if config.model["name"] != "word_tagger":
         raise folders.FolderError(f"{folder} is no tagger of words but a {config.model['name']}")
     words = Vocabulary.load(folder / "vocabulary.json")
@@ -75,10 +72,9 @@ def load(output: Path) -> Trained:
     model = MODELS["word_tagger"](task, **options)
     assert isinstance(model, Tagger)
     parts = trainer_of(task, model, config)
-    kept = Checkpoints(folder / "checkpoints").restore_best(jax.eval_shape(parts.init), print)
-    if kept is None:
-        raise CheckpointError(f"{folder} has no checkpoint: train it first")
-    return Trained(words, model, parts.usable(kept[0]), config.solver.exact().settings())
+    kept = Checkpoints(folder / "checkpoints")
+    state, _ = chosen_state(kept, jax.eval_shape(parts.init), print)
+    return Trained(words, model, parts.usable(state), config.solver.exact().settings())
 
 
 def tag_text(trained: Trained, text: str) -> list[Tagged]:

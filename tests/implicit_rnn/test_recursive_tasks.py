@@ -13,7 +13,7 @@ import pytest
 from implicit_rnn.cli import main
 from implicit_rnn.tasks import TASKS, data
 from implicit_rnn.tasks.logical_inference import RELATIONS, WORDS, logical_inference_task, read
-from implicit_rnn.tasks.pairs import drawn, longest_targets, padded, pairs_task
+from implicit_rnn.tasks.pairs import drawn, padded, pairs_task, target_room
 from implicit_rnn.tasks.sorting import sorting_task
 from implicit_rnn.tasks.tagging import CorpusError
 from implicit_rnn.tasks.tree_traversal import tree_traversal_task
@@ -197,7 +197,7 @@ def test_batches_of_pairs_hold_every_pair_once_and_mark_empty_places():
     pairs = padded([(rng.integers(1, 5, a), rng.integers(1, 5, b)) for a, b in lengths])
     short = padded([(np.ones(2, int), np.ones(12, int))])
     splits = {"train": pairs, "valid": short, "test": pairs}
-    np.testing.assert_array_equal(longest_targets(splits.values())[:3], [0, 8, 12])
+    np.testing.assert_array_equal(target_room(splits.values())[:3], [0, 8, 12])
     source = pairs_task(splits, "vwxyz", 5).splits["test"]
     seen, times = [], set()
     for entry in source.plan(8, 3, None):

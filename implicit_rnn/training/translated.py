@@ -1,0 +1,197 @@
+"""Trained translations in use: what beam search finds, its BLEU, and sentences of one's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from implicit_rnn.models import Seq2Seq, Transformer
+from implicit_rnn.tasks import Source
+from implicit_rnn.tasks.subwords import Subwords
+from implicit_rnn.tasks.translation import bare_task, translated_task
+from implicit_rnn.training import experiment, loop
+from implicit_rnn.training import folder as folders
+from implicit_rnn.training.build import KINDS, MODELS
+from implicit_rnn.training.checkpoint import Checkpoints
+from implicit_rnn.training.config import Config, ConfigError
+from implicit_rnn.training.step import chosen_state, trainer_of
+
+_BATCH = 64
+_BUCKETS = 4  # lengths, and so programs to compile
+_TOKEN = re.compile(r"\w+(?:[-_]\w+)*|[^\w\s]")
+
+
+class Search(NamedTuple):
+    """How sentences are looked for, as in the X-RNN paper.
+
+    Attributes:
+      beam: how many are kept at every step; the paper has 8 for German-English, 4 for
+        English-Vietnamese.
+      length_penalty: as for `models.beam`.
+      average: parameters are the mean of so many checkpoints, the last ones; 0: the best alone.
+    """
+
+    beam: int = 4
+    length_penalty: float = 0.6
+    average: int = 0
+
+
+class Trained(NamedTuple):
+    """A translation with what it has learnt."""
+
+    subwords: Subwords
+    find: Callable[..., list[str]]  # as `finder` gives it
+    params: Any
+
+
+def load(output: Path, search: Search) -> Trained:
+    """A run as it is to be used; its folder is all that is needed.
+
+    Args:
+      output: the run's folder, or that of an experiment with a single run.
+      search: how.
+    """
+    folder = experiment.only_run(output)
+    config = experiment.configuration(folder)
+    if not (folder / "subwords.json").exists():
+        raise folders.FolderError(
+            f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
+        )
+    pieces = Subwords.load(folder / "subwords.json")
+    task = bare_task(pieces, config.training.batch)
+    options = {key: value for key, value in config.model.items() if key != "name"}
+    assert KINDS[config.model["name"]] == task.kind
+    model = MODELS[config.model["name"]](task, **options)
+    parts = trainer_of(task, model, config)
+    kept = Checkpoints(folder / "checkpoints")
+    state, _ = chosen_state(kept, jax.eval_shape(parts.init), print, search.average)
+    return Trained(pieces, finder(model, pieces, search, config), parts.usable(state))
+
+
+def translate(trained: Trained, sentences: Sequence[str]) -> list[str]:
+    """Sentences in the other language.
+
+    Texts are made as the corpora are, in lower case and with punctuation by itself.
+    """
+    texts = [" ".join(_TOKEN.findall(text.lower())) for text in sentences]
+    some = [(text, trained.subwords.target[-1].strip() or "a") for text in texts if text]
+    if not some:
+        return [""] * len(texts)
+    task = translated_task({"train": some, "test": some}, trained.subwords)
+    found = iter(trained.find(trained.params, task.splits["test"]))
+    return [next(found) if text else "" for text in texts]
+
+
+def finder(
+    model: Any, pieces: Subwords, search: Search, config: Config
+) -> Callable[[Any, Source], list[str]]:
+    """What translates a source's sentences: `(params, source) -> texts`, in the source's order.
+
+    Sentences of about equal length are translated together, so that few programs are compiled.
+    """
+    assert isinstance(model, Seq2Seq | Transformer)
+    settings = config.solver.exact().settings()
+
+    def beam(params: Any, source: jax.Array, length: jax.Array, limit: int) -> tuple:
+        found = model.beam(
+            params, source, length, limit, search.beam, search.length_penalty, solve=settings
+        )
+        return found.tokens[:, 0], found.length[:, 0]
+
+    run = jax.jit(beam, static_argnums=3)
+
+    def find(params: Any, source: Source) -> list[str]:
+        texts: dict[int, str] = {}
+        count = source.shape[0]
+        for index, time in source.plan(min(_BATCH, count), _BUCKETS, None):
+            batch = source.batch((index, time))
+            rows = run(params, batch.source, batch.source_length, limit_of(time))
+            for number, tokens, length in zip(index, *map(np.asarray, rows), strict=True):
+                if number >= 0:
+                    texts[int(number)] = pieces.text(tokens[:length])
+        return [texts[number] for number in range(count)]
+
+    return find
+
+
+def limit_of(time: int) -> int:
+    """How many pieces a translation of so many may have."""
+    return 3 * time // 2 + 10
+
+
+def bleu(found: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """BLEU of sacrebleu on words as they are, divided by blanks; and its signature.
+
+    The corpora are tokenised already, and in lower case: so is what is compared.
+    """
+    try:
+        import sacrebleu
+    except ImportError:
+        raise ConfigError(
+            "BLEU needs the package sacrebleu: pip install 'implicit-rnn[translation]'"
+        ) from None
+    metric = sacrebleu.BLEU(tokenize="none", force=True)
+    score = metric.corpus_score(list(found), [list(references)]).score
+    return float(score), str(metric.get_signature())
+
+
+def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[str, Any]]:
+    """Translates test sets of a run, and notes what came out in its folder.
+
+    Translations go to `translations/`, a sentence a line; a record of each set to `result.json`, if
+    the run has finished, in place of one of the same search.
+
+    Args:
+      folder: of one run.
+      search: how.
+      split: which set; by default all but `train` and `valid`.
+
+    Returns:
+      The records: split, search, BLEU and its signature, sentences, file.
+    """
+    config = experiment.configuration(folder)
+    with folders.locked(folder):
+        parts, state, record = loop.restore(config, folder, search.average)
+        texts = parts.task.details.get("texts")
+        pieces = parts.task.details.get("subwords")
+        if texts is None or pieces is None:
+            raise folders.FolderError(
+                f"{folder} is no translation but {config.task['name']!r}: --beam is for task.name "
+                '= "translation"'
+            )
+        names = [name for name in texts if name not in ("train", "valid")]
+        if split is not None and split not in texts:
+            raise ConfigError(f"no split {split!r}; there are {', '.join(texts)}")
+        find, params = finder(parts.model, pieces, search, config), parts.usable(state)
+        records = []
+        for name in names if split is None else [split]:
+            found = find(params, parts.task.splits[name])
+            score, signature = bleu(found, [target for _, target in texts[name]])
+            file = f"translations/{name}-beam{search.beam}-average{search.average}.txt"
+            folders.write_text(folder / file, "".join(f"{text}\n" for text in found))
+            records.append(
+                {"split": name, **search._asdict(), "bleu": score, "signature": signature}
+                | {"sentences": len(found), "update": record["update"], "file": file}
+            )
+        _note(folder / "result.json", records)
+    return records
+
+
+def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Puts records beside those of other searches."""
+    if not path.exists():
+        return
+    result = json.loads(path.read_text())
+    new = {_search_of(record): dict(record) for record in records}
+    old = {_search_of(record): record for record in result.get("translations", [])}
+    folders.write_json(path, result | {"translations": list((old | new).values())})
+
+
+def _search_of(record: Mapping[str, Any]) -> tuple:
+    return tuple(record[key] for key in ("split", *Search._fields))
