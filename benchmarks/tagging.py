@@ -144,7 +144,10 @@ def main() -> None:
         row |= {f"{base}_over_{name}": found[base].over(found[name]) for name in others}
         rows.append(row)
     report.show(f"training step, batches of {training.batch}, {corpus}", rows)
-    command = f"python -m benchmarks.tagging --rounds {options.rounds} --updates {options.updates}"
+    command = (
+        f"python -m benchmarks.tagging --rounds {options.rounds} --updates {options.updates} "
+        f"--variants {' '.join(options.variants)}"
+    )
     result = report.environment(command, ["jax", "jaxlib", "optax"])
     result |= {"corpus": corpus, "batch": training.batch, "steps": rows, "variants": {}}
     for name, runner in runners.items():
