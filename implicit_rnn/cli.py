@@ -111,9 +111,9 @@ def parser() -> argparse.ArgumentParser:
     tag.add_argument("text", nargs="?", metavar="TEXT", help="a sentence, or several")
     tag.add_argument("--file", type=Path, metavar="FILE", help="a text file in UTF-8")
     tag.add_argument(
-        "--picture", type=Path, metavar="FILE.png",
-        help="draw where each word looks, to the past or to the future; FILE-2.png and so on for "
-        "further sentences",
+        "--picture", type=Path, metavar="FILE",
+        help="draw where each word looks, to the past or to the future: FILE.html, a page of all "
+        "sentences, or FILE.png, with FILE-2.png and so on for further ones",
     )  # fmt: skip
     tag.set_defaults(handler=_tag)
 
@@ -225,19 +225,23 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _tag(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import tagged
+    from implicit_rnn.training import folder, page, tagged
 
     read = _text(options)
-    trained = tagged.load(options.run)
-    found = tagged.tag_text(trained, read())
+    if options.picture and options.picture.suffix not in (".png", ".html"):
+        raise folder.FolderError(f"a picture is a .png or a .html file, got {options.picture}")
+    found = tagged.tag_text(tagged.load(options.run), read())
     for sentence in found:
         for word, name in zip(sentence.words, sentence.tags, strict=True):
             print(f"{word}\t{name}")
         print()
-    for number, sentence in enumerate(found if options.picture else [], 1):
-        path = options.picture
-        path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        print(f"wrote {tagged.picture(sentence, path)}", file=sys.stderr)
+    path = options.picture
+    if path and path.suffix == ".html":
+        print(f"wrote {page.write_page(found, path)}", file=sys.stderr)
+        return 0
+    for number, sentence in enumerate(found if path else [], 1):
+        own = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        print(f"wrote {tagged.picture(sentence, own)}", file=sys.stderr)
     return 0
 
 

@@ -253,6 +253,8 @@ def residuals(
 def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title: str) -> Path:
     """Draws the share of each label (row) that is taken for another (column), and how many are.
 
+    Colours go with the root of a share: a rare label that is often mistaken leaves room for others.
+
     Args:
       counts: `[labels or more, labels]`, how often a label was given which; rows past the labels
         are not drawn. The diagonal, what is right, is left blank.
@@ -260,6 +262,8 @@ def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title:
       path: the PNG file to write.
       title: above the figure.
     """
+    from matplotlib.colors import PowerNorm
+
     wrong = np.array(counts, np.float64)[: len(labels)]
     totals = wrong.sum(axis=1)
     np.fill_diagonal(wrong, 0)
@@ -272,9 +276,10 @@ def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title:
     size = 2.2 + 0.42 * len(names)
     figure, _ = _figure((size + 0.6, size))
     axes = figure.add_subplot()
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(float(share.max(initial=0)), 1e-3))
+    most = max(float(share.max(initial=0)), 1e-3)
+    image = axes.imshow(share, cmap="Blues", norm=PowerNorm(0.5, 0, most))
     for row, column in zip(*np.nonzero(wrong), strict=True):
-        dark = share[row, column] > 0.6 * share.max()
+        dark = share[row, column] > 0.36 * most
         axes.text(
             column, row, f"{wrong[row, column]:.0f}", ha="center", va="center", fontsize=7.5,
             color="white" if dark else _INK,

@@ -88,7 +88,10 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
         carry = model.carry(params, settings.batch) if model.carry else None
         source = task.splits["train"]
         batch = source.batch(source.plan(settings.batch, settings.buckets, _fixed())[0])
-        told = jax.eval_shape(lambda p, b: model.loss(p, b)[1], params, batch)
+        # With the recipe's settings: what they refuse is refused before the first update.
+        told = jax.eval_shape(
+            lambda p, b: model.loss(p, b, solve=recipe.settings())[1], params, batch
+        )
         names = [*told.sums, *(_SOLVER_SUMS if model.solves else ())]
         totals = {name: jnp.zeros((), jnp.float32) for name in names}
         return State(

@@ -132,14 +132,19 @@ def tag(trained: Trained, tokens: Sequence[Sequence[str]]) -> list[Tagged]:
 
 def picture(sentence: Tagged, path: Path) -> Path:
     """Figures 3 and 4 of the 2017 paper: where each word of a sentence looks, past or future."""
+    return plots.listening(
+        require_switch(sentence), path, "Where each word looks: to the past, or to the future",
+        words=[f"{w} ({t})" for w, t in zip(sentence.words, sentence.tags, strict=True)],
+    )  # fmt: skip
+
+
+def require_switch(sentence: Tagged) -> np.ndarray:
+    """The switch of a sentence, `[time, channels]`, or what to do where there is none."""
     if sentence.past is None:
         raise folders.FolderError(
             'this run has no switch to draw: train one with model.encoder = "igru" or "ilstm"'
         )
-    return plots.listening(
-        sentence.past, path, "Where each word looks: to the past, or to the future",
-        words=[f"{w} ({t})" for w, t in zip(sentence.words, sentence.tags, strict=True)],
-    )  # fmt: skip
+    return sentence.past
 
 
 def predictions(

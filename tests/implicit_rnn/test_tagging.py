@@ -310,6 +310,15 @@ def test_every_sentence_of_a_set_is_visited(tmp_path: Path):
         tagging_task(corpus="conll2000", path=str(tmp_path))
 
 
+def test_tags_of_a_program_are_said_to_be_no_gold(tmp_path: Path):
+    for part in ("train", "test"):
+        file(tmp_path, 6 * COLUMNS, f"{part}.txt")
+    automatic = tagging_task(corpus="conll2000", path=str(tmp_path))
+    assert "do not report them as gold" in automatic.details["notes"][-1]
+    gold = tagging_task(corpus="conll2000", tags="chunk", path=str(tmp_path))
+    assert not any("gold" in note for note in gold.details["notes"])
+
+
 def test_word_vectors(tmp_path: Path):
     words = ["", "dog", "the", "cat"]
     for head in ("", "3 2\n"):

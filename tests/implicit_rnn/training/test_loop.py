@@ -183,6 +183,12 @@ def test_the_step_keeps_no_second_copy_of_the_state():
     assert "callback" not in str(jax.make_jaxpr(parts.step)(state, batch))
 
 
+def test_a_method_that_does_not_fit_is_refused_before_the_first_update(tmp_path: Path):
+    wrong = config("solver.method=polynomial")
+    with pytest.raises(ConfigError, match=r"got 'polynomial'.* or levels > 1"):
+        loop.run(wrong, tmp_path / "run", console=quiet())
+
+
 def test_runs_of_other_seeds_are_the_same_programs():
     programs, losses = [], []
     for seed in (0, 1):

@@ -19,6 +19,8 @@ from implicit_rnn.tasks.tagging import Sentence, Words, sentence_source, vocabul
 from implicit_rnn.training import tagged
 from implicit_rnn.training.config import dump
 from implicit_rnn.training.errors import errors
+from implicit_rnn.training.folder import FolderError
+from implicit_rnn.training.page import write_page
 from tests.implicit_rnn import miniature
 from tests.implicit_rnn.models.checks import begin
 
@@ -61,6 +63,8 @@ def test_a_run_tags_words_it_knows_and_words_it_does_not(run: Path, tmp_path: Pa
     assert [line.split("\t")[0] for line in second] == ["The", "Joker", "walks", "!"]
     assert main(["tag", str(run), "Mary", "--picture", str(tmp_path / "switch.png")]) == 1
     assert "has no switch" in capsys.readouterr().err
+    assert main(["tag", str(run), "Mary", "--picture", str(tmp_path / "switch.gif")]) == 1
+    assert "a .png or a .html file" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -94,6 +98,25 @@ def test_the_switch_of_every_word_is_shown(tmp_path: Path):
     np.testing.assert_allclose(found[0].past, shares[:, 0], atol=1e-3)
     picture = tagged.picture(found[0], tmp_path / "look.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_points_each_word_to_the_neighbour_it_listens_to(tmp_path: Path):
+    past = np.array([[0.9, 0.7], [0.1, 0.5], [0.5, 0.5]])
+    sentence = tagged.Tagged(
+        ("<b>", "R&D", "dog"), ("SYM", "NN", "NN"), np.array([False, True, False]), past
+    )
+    empty = tagged.Tagged((), (), np.zeros(0, bool), np.zeros((0, 2)))
+    text = write_page([sentence, empty], tmp_path / "made" / "look.html", "A < B").read_text()
+    tokens = text.split('<div class="token"')[1:]
+    assert "A &lt; B" in text
+    assert "&lt;b&gt;: SYM, 80% of the past" in tokens[0]
+    assert "R&amp;D: NN, 30% of the past, unknown word" in tokens[1]
+    # The longest arrow goes 40 from the middle, at 50; the other in proportion, the other way.
+    for token, tip in zip(tokens, (10, 50 + 40 * 0.2 / 0.3, 50), strict=True):
+        assert f'd="M50 14 H{tip:.1f} ' in token
+    assert [token.count("unknown") for token in tokens] == [0, 2, 0]
+    with pytest.raises(FolderError, match="no switch to draw"):
+        write_page([sentence._replace(past=None)], tmp_path / "none.html")
 
 
 def test_a_file_and_standard_input_give_the_same(run: Path, tmp_path: Path, capsys, monkeypatch):
