@@ -13,7 +13,10 @@ from implicit_rnn.training.build import build
 from implicit_rnn.training.config import ConfigError, dump, load, resolve
 from tests.implicit_rnn.training.test_recursive import trained
 
-VARIANTS = {"pixels": ["xrnn", "xrnn-radam", "lstm", "gru"], "music": ["xrnn", "lstm", "gru", "tcn"]}
+VARIANTS = {
+    "pixels": ["xrnn", "xrnn-radam", "lstm", "gru"],
+    "music": ["xrnn", "lstm", "gru", "tcn"],
+}
 
 
 def test_pixels_are_classified_and_drawn(tmp_path: Path, capsys):
@@ -83,7 +86,7 @@ def test_options_of_a_tcn_are_checked():
     assert resolve(content, "small").runs[""].model["levels"] == 4
     with pytest.raises(ConfigError, match="key 'kernels' is unknown; did you mean 'kernel'"):
         resolve({**content, "model": content["model"] | {"kernels": 3}}, "small")
-    with pytest.raises(ConfigError, match="unknown encoder 'tnc'.*, or 'tcn'"):
+    with pytest.raises(ConfigError, match=r"unknown encoder 'tnc'.*, or 'tcn'"):
         resolve({**content, "model": {"name": "frames", "encoder": "tnc"}}, "small")
 
 
