@@ -40,8 +40,9 @@ def weighing(recursion: Recursion, squash: bool) -> Weighing:
     kind, fixed = _kind(recursion)
 
     def init(key: jax.Array, input_size: int) -> Params | None:
-        # Training begins near an even mix: both parts of a gate get a gradient.
-        even = jnp.full(2, 0.0 if squash else 0.5)
+        # Training begins near an even mix: both parts of a gate get a gradient. Of a definite type:
+        # the first update would make it so, and a training step be compiled twice.
+        even = jnp.full(2, 0.0 if squash else 0.5, jnp.result_type(float))
         if kind == "fixed":
             return None
         if kind == "scalar":

@@ -68,6 +68,7 @@ def encoder(
     layers: int = 1,
     dropout: float = 0.0,
     residual: bool = False,
+    normalise: bool = False,
     **options: Any,
 ) -> Encoder:
     """An encoder by name.
@@ -79,6 +80,8 @@ def encoder(
       layers: how many, one reading the other.
       dropout: chance that an entry of what goes from layer to layer is dropped.
       residual: add what a layer is given to what it gives, where their widths agree.
+      normalise: standardise what a layer gives, a residual included, over its width at every step:
+        states that keep much of the past are small at first, and the smaller the longer they keep.
       **options: of the cell.
 
     Parameters: a list, one entry a layer; a pair for two directions.
@@ -132,6 +135,7 @@ def encoder(
             else:
                 features = jax.vmap(lambda x, n, own=own: unrolled(own, x, n))(given, length)
             xs = xs + features if residual and xs.shape == features.shape else features
+            xs = standardised(xs) if normalise else xs
         return Encoded(xs, summary(xs, length), stacked(infos), states)
 
     def unrolled(params: Params, xs: jax.Array, length: jax.Array) -> jax.Array:
@@ -153,6 +157,13 @@ def encoder(
         name, width, init, apply, bounds, layers if solved else 0, cell.causal and not both,
         tuple((cell, cell) if both else cell for _ in range(layers)),
     )  # fmt: skip
+
+
+def standardised(features: jax.Array) -> jax.Array:
+    """Mean 0 and variance 1 along the last axis; zeros stay zeros."""
+    centred = features - jnp.mean(features, axis=-1, keepdims=True)
+    variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+    return centred / jnp.sqrt(variance + 1e-6)
 
 
 def cell_kind(name: str) -> tuple[Callable[..., Cell], bool]:

@@ -282,6 +282,14 @@ def test_biases_begin_where_they_are_told_to():
         np.testing.assert_allclose(unit["base"]["bias"], expected)
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "scalar"])
+def test_parameters_have_the_types_that_updates_give_them(kind):
+    """A weak type would go with the first update, and every program be compiled once more."""
+    cell = cells.xrnn(WIDTH, recursion=kind)
+    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(params))
+
+
 def sequences_kept(depth, keep):
     """How many activations of the whole sequence wait for the backward pass."""
     cell = cells.xrnn(WIDTH, depth=depth, keep=keep)

@@ -82,7 +82,7 @@ def test_implicit_layers_are_solved_and_each_reports():
 
 @pytest.mark.parametrize("name", [pytest.param("lstm", marks=pytest.mark.slow), "bigru", "igru"])
 def test_padding_changes_nothing(name):
-    made = encoder(name, WIDTH, residual=True)
+    made = encoder(name, WIDTH, residual=True, normalise=name == "bigru")
     params = begin(made, INPUTS)
     settings = {"solve": SOLVE} if made.solves else {}
 
@@ -98,6 +98,20 @@ def test_padding_changes_nothing(name):
     clean, dirty = run(params, XS), run(params, spoilt(XS, LENGTH, np.nan))
     chex.assert_trees_all_equal(clean, dirty)
     np.testing.assert_array_equal(spoilt(clean[1][0], LENGTH, 0), clean[1][0])
+
+
+def test_normalised_layers_are_standardised_over_their_width():
+    made = encoder("gru", WIDTH, layers=2, residual=True, normalise=True)
+    params = begin(made, INPUTS)
+    encoded = jax.jit(made.apply)(params, XS, LENGTH)
+    run = jax.jit(lambda own, x: implicit_rnn.unroll(cells.gru(WIDTH), own, x)[0])
+    for row, n in enumerate(LENGTH):
+        xs = XS[row, :n]
+        for own in params:
+            added = xs + np.asarray(run(own, xs))
+            xs = (added - added.mean(axis=1)[:, None]) / added.std(axis=1)[:, None]
+        np.testing.assert_allclose(encoded.features[row, :n], xs, atol=1e-4)
+        np.testing.assert_array_equal(encoded.features[row, n:], 0)
 
 
 def test_dropout_is_between_layers_and_only_with_a_key():
