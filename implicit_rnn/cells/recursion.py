@@ -41,7 +41,8 @@ def weighing(recursion: Recursion, squash: bool) -> Weighing:
 
     def init(key: jax.Array, input_size: int) -> Params | None:
         # Training begins near an even mix: both parts of a gate get a gradient.
-        even = jnp.full(2, 0.0 if squash else 0.5)
+        # Not `jnp.full`, whose weak type the first update would change, and so compile again.
+        even = jnp.ones(2) * (0.0 if squash else 0.5)
         if kind == "fixed":
             return None
         if kind == "scalar":
