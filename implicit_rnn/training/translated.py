@@ -23,7 +23,8 @@ from implicit_rnn.training.config import Config, ConfigError
 from implicit_rnn.training.step import chosen_state, trainer_of
 
 _BATCH = 64
-_BUCKETS = 4  # lengths, and so programs to compile
+_BUCKETS = 4  # lengths, and so programs to compile, at most
+_WORTH = 200  # sentences that are worth a program of their own
 _TOKEN = re.compile(r"\w+(?:[-_]\w+)*|[^\w\s]")
 
 
@@ -58,11 +59,7 @@ def load(output: Path, search: Search) -> Trained:
       search: how.
     """
     folder = experiment.only_run(output)
-    config = experiment.configuration(folder)
-    if not (folder / "subwords.json").exists():
-        raise folders.FolderError(
-            f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
-        )
+    config = _configuration(folder)
     pieces = Subwords.load(folder / "subwords.json")
     task = bare_task(pieces, config.training.batch)
     options = {key: value for key, value in config.model.items() if key != "name"}
@@ -109,7 +106,8 @@ def finder(
     def find(params: Any, source: Source) -> list[str]:
         texts: dict[int, str] = {}
         count = source.shape[0]
-        for index, time in source.plan(min(_BATCH, count), _BUCKETS, None):
+        buckets = min(_BUCKETS, 1 + count // _WORTH)
+        for index, time in source.plan(min(_BATCH, count), buckets, None):
             batch = source.batch((index, time))
             rows = run(params, batch.source, batch.source_length, limit_of(time))
             for number, tokens, length in zip(index, *map(np.asarray, rows), strict=True):
@@ -155,16 +153,10 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
     Returns:
       The records: split, search, BLEU and its signature, sentences, file.
     """
-    config = experiment.configuration(folder)
+    config = _configuration(folder)
     with folders.locked(folder):
         parts, state, record = loop.restore(config, folder, search.average)
-        texts = parts.task.details.get("texts")
-        pieces = parts.task.details.get("subwords")
-        if texts is None or pieces is None:
-            raise folders.FolderError(
-                f"{folder} is no translation but {config.task['name']!r}: --beam is for task.name "
-                '= "translation"'
-            )
+        texts, pieces = (parts.task.details[key] for key in ("texts", "subwords"))
         names = [name for name in texts if name not in ("train", "valid")]
         if split is not None and split not in texts:
             raise ConfigError(f"no split {split!r}; there are {', '.join(texts)}")
@@ -181,6 +173,16 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
             )
         _note(folder / "result.json", records)
     return records
+
+
+def _configuration(folder: Path) -> Config:
+    """That of a run, which must be one of a translation."""
+    config = experiment.configuration(folder)
+    if not (folder / "subwords.json").exists():
+        raise folders.FolderError(
+            f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
+        )
+    return config
 
 
 def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
