@@ -111,14 +111,15 @@ def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
     parts, state, _ = loop.restore(experiment.configuration(folder), folder, 3)
     references = [target for _, target in parts.task.details["texts"]["test"]]
     assert record["bleu"] == translated.bleu(texts, references)[0]
-    # One sentence by itself is translated as it was among others.
-    numbers, time = parts.task.splits["test"].plan(20, 1, None)[0]
-    one = parts.task.splits["test"].batch((numbers[:1], time))
+    # A sentence is translated as it is by itself, padded as it was.
+    pairs = parts.task.details["pairs"]["test"]
+    longest = int(pairs.source_length.max())
     found = parts.model.beam(
-        parts.usable(state), one.source, one.source_length, translated.limit_of(time), 2
-    )
+        parts.usable(state), pairs.source[3:4, :longest], pairs.source_length[3:4],
+        translated.limit_of(longest), 2,
+    )  # fmt: skip
     tokens = found.tokens[0, 0, : found.length[0, 0]]
-    assert parts.task.details["subwords"].text(tokens) == texts[numbers[0]]
+    assert parts.task.details["subwords"].text(tokens) == texts[3]
     # The same search again takes the record's place; another stands beside it.
     assert main(["evaluate", str(run), "--average", "3", "--beam", "2"]) == 0
     assert main(["evaluate", str(folder), "--beam", "1", "--split", "valid"]) == 0
