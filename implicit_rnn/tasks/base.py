@@ -46,8 +46,8 @@ class Task(NamedTuple):
     Attributes:
       kind: which models fit: `"tagging"`, `"words"`, `"language"`, ...
       sizes: numbers that a model is built with: `input_size`, `labels`, `vocabulary`, ...
-      splits: sources by name: `train`, `valid` and `test`; any other is a part of the test set that
-        a result has by itself as well.
+      splits: sources by name: `train`, `valid` and `test`; any other is a part of the test set, or
+        another test set, that a result has by itself as well.
       metric: what a model is judged by; the lower, the better.
       details: anything else that plots and reports may use.
       verdict: `lines -> dict` of numbers that a run's lines about training in `metrics.jsonl` give:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +13,20 @@ import jax
 import numpy as np
 
 from implicit_rnn.models import Seq2Seq, Transformer
-from implicit_rnn.tasks import Source
+from implicit_rnn.tasks.base import bucket_sizes, in_order
+from implicit_rnn.tasks.pairs import wide
 from implicit_rnn.tasks.subwords import Subwords
-from implicit_rnn.tasks.translation import bare_task, translated_task
+from implicit_rnn.tasks.translation import bare_task
 from implicit_rnn.training import experiment, loop
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training.build import KINDS, MODELS
+from implicit_rnn.training.build import MODELS
 from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.config import Config, ConfigError
 from implicit_rnn.training.step import chosen_state, trainer_of
 
 _BATCH = 64
-_BUCKETS = 4  # lengths, and so programs to compile
+_BUCKETS = 4  # lengths, and so programs to compile, at most
+_WORTH = 200  # sentences that are worth a program of their own
 _TOKEN = re.compile(r"\w+(?:[-_]\w+)*|[^\w\s]")
 
 
@@ -58,15 +61,10 @@ def load(output: Path, search: Search) -> Trained:
       search: how.
     """
     folder = experiment.only_run(output)
-    config = experiment.configuration(folder)
-    if not (folder / "subwords.json").exists():
-        raise folders.FolderError(
-            f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
-        )
+    config = _configuration(folder)
     pieces = Subwords.load(folder / "subwords.json")
     task = bare_task(pieces, config.training.batch)
     options = {key: value for key, value in config.model.items() if key != "name"}
-    assert KINDS[config.model["name"]] == task.kind
     model = MODELS[config.model["name"]](task, **options)
     parts = trainer_of(task, model, config)
     kept = Checkpoints(folder / "checkpoints")
@@ -80,18 +78,15 @@ def translate(trained: Trained, sentences: Sequence[str]) -> list[str]:
     Texts are made as the corpora are, in lower case and with punctuation by itself.
     """
     texts = [" ".join(_TOKEN.findall(text.lower())) for text in sentences]
-    some = [(text, trained.subwords.target[-1].strip() or "a") for text in texts if text]
-    if not some:
-        return [""] * len(texts)
-    task = translated_task({"train": some, "test": some}, trained.subwords)
-    found = iter(trained.find(trained.params, task.splits["test"]))
+    sources = trained.subwords.numbers([text for text in texts if text], "source")
+    found = iter(trained.find(trained.params, sources))
     return [next(found) if text else "" for text in texts]
 
 
 def finder(
     model: Any, pieces: Subwords, search: Search, config: Config
-) -> Callable[[Any, Source], list[str]]:
-    """What translates a source's sentences: `(params, source) -> texts`, in the source's order.
+) -> Callable[[Any, Sequence[np.ndarray]], list[str]]:
+    """What translates sentences: `(params, numbers of pieces) -> texts`, in the same order.
 
     Sentences of about equal length are translated together, so that few programs are compiled.
     """
@@ -106,15 +101,19 @@ def finder(
 
     run = jax.jit(beam, static_argnums=3)
 
-    def find(params: Any, source: Source) -> list[str]:
+    def find(params: Any, sources: Sequence[np.ndarray]) -> list[str]:
         texts: dict[int, str] = {}
-        count = source.shape[0]
-        for index, time in source.plan(min(_BATCH, count), _BUCKETS, None):
-            batch = source.batch((index, time))
-            rows = run(params, batch.source, batch.source_length, limit_of(time))
-            for number, tokens, length in zip(index, *map(np.asarray, rows), strict=True):
+        tokens, length = wide(sources)
+        count = len(sources)
+        if not count:
+            return []
+        sizes = bucket_sizes(length, min(_BUCKETS, 1 + count // _WORTH))
+        for index, time in in_order(length, min(_BATCH, count), sizes):
+            read = np.where(index < 0, 0, length[index])
+            rows = run(params, tokens[index, :time], read, limit_of(time))
+            for number, written, end in zip(index, *map(np.asarray, rows), strict=True):
                 if number >= 0:
-                    texts[int(number)] = pieces.text(tokens[:length])
+                    texts[int(number)] = pieces.text(written[:end])
         return [texts[number] for number in range(count)]
 
     return find
@@ -155,24 +154,22 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
     Returns:
       The records: split, search, BLEU and its signature, sentences, file.
     """
-    config = experiment.configuration(folder)
+    config = _configuration(folder)
     with folders.locked(folder):
         parts, state, record = loop.restore(config, folder, search.average)
-        texts = parts.task.details.get("texts")
-        pieces = parts.task.details.get("subwords")
-        if texts is None or pieces is None:
-            raise folders.FolderError(
-                f"{folder} is no translation but {config.task['name']!r}: --beam is for task.name "
-                '= "translation"'
-            )
+        texts, pieces = (parts.task.details[key] for key in ("texts", "subwords"))
         names = [name for name in texts if name not in ("train", "valid")]
         if split is not None and split not in texts:
             raise ConfigError(f"no split {split!r}; there are {', '.join(texts)}")
-        find, params = finder(parts.model, pieces, search, config), parts.usable(state)
+        chosen = {name: texts[name] for name in (names if split is None else [split])}
+        # All sets at once: they share what is compiled.
+        sentences = [source for part in chosen.values() for source, _ in part]
+        find = finder(parts.model, pieces, search, config)
+        every = iter(find(parts.usable(state), pieces.numbers(sentences, "source")))
         records = []
-        for name in names if split is None else [split]:
-            found = find(params, parts.task.splits[name])
-            score, signature = bleu(found, [target for _, target in texts[name]])
+        for name, part in chosen.items():
+            found = list(itertools.islice(every, len(part)))
+            score, signature = bleu(found, [target for _, target in part])
             file = f"translations/{name}-beam{search.beam}-average{search.average}.txt"
             folders.write_text(folder / file, "".join(f"{text}\n" for text in found))
             records.append(
@@ -181,6 +178,16 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
             )
         _note(folder / "result.json", records)
     return records
+
+
+def _configuration(folder: Path) -> Config:
+    """That of a run, which must be one of a translation."""
+    config = experiment.configuration(folder)
+    if not (folder / "subwords.json").exists():
+        raise folders.FolderError(
+            f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
+        )
+    return config
 
 
 def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -24,7 +24,17 @@ from tests.implicit_rnn.training.problems import CONTENT
     [["--help"], ["--version"]]
     + [
         [command, "--help"]
-        for command in ("demo", "train", "evaluate", "plot", "record", "tag", "list", "data")
+        for command in [
+            "demo",
+            "train",
+            "evaluate",
+            "plot",
+            "record",
+            "tag",
+            "translate",
+            "list",
+            "data",
+        ]
     ],
 )
 def test_help_and_version_succeed(arguments: list[str], capsys: pytest.CaptureFixture) -> None:

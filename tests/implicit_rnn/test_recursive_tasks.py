@@ -198,6 +198,9 @@ def test_batches_of_pairs_hold_every_pair_once_and_mark_empty_places():
     short = padded([(np.ones(2, int), np.ones(12, int))])
     splits = {"train": pairs, "valid": short, "test": pairs}
     np.testing.assert_array_equal(target_room(splits.values())[:3], [0, 8, 12])
+    room = target_room([pairs])
+    assert np.all(np.diff(room) >= 0)
+    assert room[-1] == lengths[:, 1].max()
     source = pairs_task(splits, "vwxyz", 5).splits["test"]
     seen, times = [], set()
     for entry in source.plan(8, 3, None):
@@ -212,6 +215,21 @@ def test_batches_of_pairs_hold_every_pair_once_and_mark_empty_places():
         seen += list(entry[0][filled])
     assert sorted(seen) == list(range(50))
     assert len(times) <= 3  # programs to compile
+
+
+def test_a_few_long_targets_do_not_set_the_cost_of_all():
+    """They go with longer sources, where there is room for them."""
+    usual = [(np.ones(n, int), np.ones(n, int)) for n in (2, 3, 8) for _ in range(40)]
+    odd = (np.ones(2, int), np.ones(30, int))
+    splits = {"train": padded([*usual, odd]), "valid": padded(usual), "test": padded(usual)}
+    tasks = pairs_task(splits, "v", 1)
+    source = tasks.splits["train"]
+    shapes = {entry[1]: source.batch(entry) for entry in source.plan(20, 3, None)}
+    assert {time: batch.target.shape[1] for time, batch in shapes.items()} == {3: 3, 8: 30}
+    assert 30 in shapes[8].target_length
+    # What is not trained on has a room of its own.
+    test = tasks.splits["test"]
+    assert {test.batch(entry).target.shape[1] for entry in test.plan(20, 3, None)} == {3, 8}
 
 
 def test_what_is_common_is_in_every_split():

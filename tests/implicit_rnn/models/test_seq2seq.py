@@ -11,6 +11,7 @@ import pytest
 import solvers
 from implicit_rnn import cells
 from implicit_rnn.models import PairBatch, encoder, metrics, seq2seq
+from implicit_rnn.models.seq2seq import target_sums
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
     assert_learns,
@@ -174,6 +175,32 @@ def test_exact_are_the_targets_that_greedy_decoding_finds():
     assert (sums["exact"], sums["count_exact"]) == (expected.sum(), 12)
 
 
+def test_a_target_that_cannot_be_written_is_never_exact():
+    """Whatever is the likeliest in its place."""
+    target = np.array([[1, -1, 0]])
+    batch = PairBatch(np.zeros((1, 1), int), np.array([1]), target, np.array([3]))
+    for token in range(TARGET + 1):
+        said = np.array([[1, token, 0, TARGET]])
+        mean, sums = target_sums(5.0 * np.eye(TARGET + 1)[said], batch, TARGET)
+        assert (sums["exact"], sums["error"], sums["count_exact"]) == (0, 1, 1)
+        assert np.isfinite(mean)
+
+
+def test_dropout_needs_a_key():
+    batch, plain = example(), model_of("additive")
+    params = begin(plain)
+    dropped = seq2seq(
+        encoder("lstm", WIDTH), cells.lstm(WIDTH), SOURCE, TARGET, embedding_size=2,
+        attention="additive", dropout=0.5,
+    )  # fmt: skip
+    run = jax.jit(lambda key: dropped.loss(params, batch, key=key)[0])
+    exact = jax.jit(lambda: plain.loss(params, batch)[0])()
+    np.testing.assert_allclose(jax.jit(lambda: dropped.loss(params, batch)[0])(), exact, rtol=1e-6)
+    draws = [float(run(jax.random.key(seed))) for seed in (0, 1, 0)]
+    assert draws[0] == draws[2]
+    assert len({float(exact), *draws}) == 3
+
+
 def test_a_place_without_a_pair_counts_nowhere():
     model = model_of("dot")
     params, batch = begin(model), example()
@@ -203,5 +230,9 @@ def test_bad_arguments_are_named():
         model_of("dot", context="state")
     with pytest.raises(ValueError, match="one size, got 3 and 6"):
         begin(model_of("dot", "bilstm"))
+    with pytest.raises(ValueError, match="dropout must be at least 0 and below 1, got 1"):
+        seq2seq(encoder("gru", WIDTH), cells.gru(WIDTH), SOURCE, TARGET, dropout=1)
+    with pytest.raises(ValueError, match=r"this xrnn depends on the whole sequence.*\"dynamic\""):
+        seq2seq(encoder("gru", WIDTH), cells.xrnn(WIDTH, recursion="static"), SOURCE, TARGET)
     with pytest.raises(ValueError, match="source_vocabulary must be at least 1"):
         seq2seq(encoder("gru", WIDTH), cells.gru(WIDTH), 0, TARGET)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -206,6 +208,34 @@ def test_what_is_decoded_step_by_step_is_as_likely_as_the_loss_says():
             said = [*tokens[:length], TARGET][:limit]
             total = sum(float(logs[t, token]) for t, token in enumerate(said))
             np.testing.assert_allclose(told, total, rtol=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6])
+def test_a_wide_beam_ranks_all_sequences_there_are(penalty):
+    """Every sequence scored by itself, given the right tokens before each of its own."""
+    model, limit = model_of(aggregate=recursive()), 3
+    params, batch = begin(model), example()
+    ended = [(*t, TARGET) for n in range(limit) for t in itertools.product(range(TARGET), repeat=n)]
+    everything = [*ended, *itertools.product(range(TARGET), repeat=limit)]
+    target = np.array([[*tokens, *[0] * limit][:limit] for tokens in everything])
+    count = len(everything)
+    read = [np.repeat(np.asarray(leaf)[:1], count, axis=0) for leaf in batch[:2]]
+    scores = jax.jit(model.scores)(params, PairBatch(*read, target, np.full(count, limit)))
+    logs = log_softmax(np.asarray(scores, np.float64))
+    ranks = {
+        tokens: sum(logs[row, t, token] for t, token in enumerate(tokens))
+        / ((5 + len(tokens)) / 6) ** penalty
+        for row, tokens in enumerate(everything)
+    }
+    search = jax.jit(model.beam, static_argnums=(3, 4))
+    found = search(params, batch.source[:1], batch.source_length[:1], limit, count, penalty)
+    best = sorted(ranks, key=ranks.get, reverse=True)
+    written = [
+        tuple(int(token) for token in tokens[: min(length + 1, limit)])
+        for tokens, length in zip(found.tokens[0], found.length[0], strict=True)
+    ]
+    assert written == best
+    np.testing.assert_allclose(found.score[0], [ranks[tokens] for tokens in best], rtol=1e-4)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
