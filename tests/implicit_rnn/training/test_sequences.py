@@ -107,7 +107,7 @@ def test_quick_profiles_learn(root: Path, tmp_path: Path, name: str):
     assert [row["variant"] for row in rows] == VARIANTS[name]
     for row in rows:
         if name == "pixels":
-            assert row["test error"] < 0.6  # one in ten is right by chance
+            assert row["test error"] < 0.8  # one in ten is right by chance
         else:
             assert row["test nll"] < 12  # frequencies of keys alone give more
     assert (tmp_path / "plots" / "xrnn_recursion.png").exists()
