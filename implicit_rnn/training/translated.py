@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from implicit_rnn.models import Seq2Seq, Transformer
-from implicit_rnn.tasks.base import bucket_sizes, in_order
 from implicit_rnn.tasks.pairs import wide
 from implicit_rnn.tasks.subwords import Subwords
 from implicit_rnn.tasks.translation import bare_task
@@ -25,8 +24,9 @@ from implicit_rnn.training.config import Config, ConfigError
 from implicit_rnn.training.step import chosen_state, trainer_of
 
 _BATCH = 64
-_BUCKETS = 4  # lengths, and so programs to compile, at most
-_WORTH = 200  # sentences that are worth a program of their own
+_GROWTH = 1.5  # from one length that sentences are padded to to the next, each a program
+_SHORT = 12  # the shortest of them is at most so long
+_FEW = 200  # sentences that are padded to one length
 _TOKEN = re.compile(r"\w+(?:[-_]\w+)*|[^\w\s]")
 
 
@@ -104,19 +104,33 @@ def finder(
     def find(params: Any, sources: Sequence[np.ndarray]) -> list[str]:
         texts: dict[int, str] = {}
         tokens, length = wide(sources)
-        count = len(sources)
-        if not count:
-            return []
-        sizes = bucket_sizes(length, min(_BUCKETS, 1 + count // _WORTH))
-        for index, time in in_order(length, min(_BATCH, count), sizes):
+        for index, time in groups(length):
             read = np.where(index < 0, 0, length[index])
             rows = run(params, tokens[index, :time], read, limit_of(time))
             for number, written, end in zip(index, *map(np.asarray, rows), strict=True):
                 if number >= 0:
                     texts[int(number)] = pieces.text(written[:end])
-        return [texts[number] for number in range(count)]
+        return [texts[number] for number in range(len(sources))]
 
     return find
+
+
+def groups(length: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Sentences to be translated together, by number, and the length that they are padded to.
+
+    A step of a search costs as much as the steps that it may have, so that long sentences, of which
+    there are few, go in small batches. -1 fills a batch up.
+    """
+    ends = [int(length.max(initial=0))]
+    while len(length) > _FEW and ends[0] > _SHORT:
+        ends.insert(0, int(ends[0] / _GROWTH))
+    group = np.searchsorted(ends, length)
+    for number, end in enumerate(ends):
+        members = np.flatnonzero(group == number)
+        size = min(_BATCH, 1 << max(len(members) - 1, 0).bit_length())
+        filled = np.concatenate([members, np.full(-len(members) % size, -1)])
+        for index in filled.reshape(-1, size):
+            yield index, end
 
 
 def limit_of(time: int) -> int:

@@ -59,6 +59,21 @@ def test_the_mean_of_checkpoints_is_that_of_their_parameters(run: Path):
         loop.restore(config, folder, average=4)
 
 
+def test_sentences_are_grouped_by_length_each_once():
+    length = np.concatenate([np.random.default_rng(0).integers(1, 40, 300), [150, 160, 170]])
+    found = list(translated.groups(length))
+    seen = np.concatenate([index[index >= 0] for index, _ in found])
+    np.testing.assert_array_equal(np.sort(seen), np.arange(303))
+    for index, time in found:
+        inside = length[index[index >= 0]]
+        assert inside.max() <= time
+        assert time <= 12 or inside.min() > int(time / 1.5)
+    assert [len(index) for index, time in found if time == 170] == [4]  # three, and a place
+    assert len({(len(index), time) for index, time in found}) <= 8  # programs to compile
+    assert [len(index) for index, _ in translated.groups(length[:20])] == [32]
+    assert list(translated.groups(length[:0])) == []
+
+
 def bleu_by_hand(found, references):
     """Papineni et al. (2002): shares of n-grams, the geometric mean, and a penalty if short."""
     right, total = [0] * 4, [0] * 4
