@@ -225,11 +225,11 @@ def test_a_few_long_targets_do_not_set_the_cost_of_all():
     tasks = pairs_task(splits, "v", 1)
     source = tasks.splits["train"]
     shapes = {entry[1]: source.batch(entry) for entry in source.plan(20, 3, None)}
-    assert {time: batch.target.shape[1] for time, batch in shapes.items()} == {3: 3, 8: 30}
+    assert {time: batch.target.shape[1] for time, batch in shapes.items()} == {2: 2, 3: 3, 8: 30}
     assert 30 in shapes[8].target_length
     # What is not trained on has a room of its own.
     test = tasks.splits["test"]
-    assert {test.batch(entry).target.shape[1] for entry in test.plan(20, 3, None)} == {3, 8}
+    assert {test.batch(entry).target.shape[1] for entry in test.plan(20, 3, None)} == {2, 3, 8}
 
 
 def test_what_is_common_is_in_every_split():

@@ -359,7 +359,7 @@ def test_static_recursion_is_refused_where_inputs_are_yet_to_be_made():
     params, xs = example(cell)
     takers = {
         "causal cells; xrnn looks ahead": lambda: models.language_model([cell], 5),
-        "causal cell; xrnn looks ahead": lambda: decoder(cell, 5, 2, 2),
+        "causal cell; this xrnn depends on the whole sequence": lambda: decoder(cell, 5, 2, 2),
         "xrnn looks ahead: use a tagger": lambda: models.output_recurrence(cell, 2, 2),
         "only a causal cell": lambda: implicit_rnn.stateful([cell], [params], xs, [None]),
         "stacked takes causal cells": lambda: cells.stacked([cell]),
