@@ -138,6 +138,9 @@ def parser() -> argparse.ArgumentParser:
     record.add_argument(
         "--output", type=Path, metavar="FILE", help="default: results/NAME.json for runs/NAME"
     )
+    record.add_argument(
+        "--add", action="store_true", help="keep the runs that the file has and the folder has not"
+    )
     record.set_defaults(handler=_record)
 
     listing = commands.add_parser("list", help="what there is: configurations, tasks, cells, runs")
@@ -260,7 +263,7 @@ def _record(options: argparse.Namespace) -> int:
 
     experiment.run_folders(options.run)
     path = options.output or Path("results") / f"{options.run.name}.json"
-    print(experiment.record(options.run, path))
+    print(experiment.record(options.run, path, add=options.add))
     print(f"wrote {path}")
     return 0
 

@@ -90,10 +90,7 @@ def results(output: Path) -> list[dict[str, Any]]:
 
     Runs that differ in nothing but seeds share a row: means, and the spread of the metric.
     """
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in run_rows(output).values():
-        groups.setdefault(json.dumps(_without_seeds(row["label"])), []).append(row)
-    return [_merged(rows) for rows in groups.values()]
+    return _grouped(run_rows(output))
 
 
 def run_rows(output: Path) -> dict[str, dict[str, Any]]:
@@ -102,12 +99,19 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
     Also the `paper` numbers that belong beside them.
     """
     mark = json.loads((output / MARK).read_text())
+    return _rows(mark, _finished(mark, output))
+
+
+def _finished(mark: dict[str, Any], output: Path) -> dict[str, dict[str, Any]]:
+    """What every finished run says of itself, by name."""
+    paths = {name: output / name / "result.json" for name in mark["runs"]}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def _rows(mark: dict[str, Any], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     rows = {}
-    for name, label in mark["runs"].items():
-        path = output / name / "result.json"
-        if not path.exists():
-            continue
-        result = json.loads(path.read_text())
+    for name, result in results.items():
+        label = mark["runs"][name]
         cost: dict[str, Any] = {}
         if "forward_steps" in result:
             for way in ("forward", "backward"):
@@ -121,6 +125,13 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
             "cost": cost,
         }
     return rows
+
+
+def _grouped(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.values():
+        groups.setdefault(json.dumps(_without_seeds(row["label"])), []).append(row)
+    return [_merged(members) for members in groups.values()]
 
 
 def _shown(result: dict[str, Any]) -> dict[str, float]:
@@ -185,21 +196,30 @@ _COSTS = [
 ]  # fmt: skip
 
 
-def record(output: Path, path: Path) -> str:
+def record(output: Path, path: Path, *, add: bool = False) -> str:
     """Collects an experiment in one JSON file: the table, and what every run says of itself.
+
+    Args:
+      output: the folder of the experiment.
+      path: the file to write.
+      add: keep the runs of the experiment that the file has and the folder has not.
 
     Returns:
       The table as Markdown.
     """
     mark = json.loads((output / MARK).read_text())
-    rows = results(output)
-    runs = {
-        name: json.loads((output / name / "result.json").read_text())
-        for name in mark["runs"]
-        if (output / name / "result.json").exists()
-    }
+    runs = _finished(mark, output)
     if not runs:
         raise folders.FolderError(f"no run of {output} has finished")
+    if add and path.exists():
+        kept = json.loads(path.read_text())["runs"]
+        strange = [name for name in kept if name not in mark["runs"]]
+        if strange:
+            raise folders.FolderError(
+                f"{path} is that of another experiment: {output} has no run {', '.join(strange)}"
+            )
+        runs = {name: (kept | runs)[name] for name in mark["runs"] if name in kept or name in runs}
+    rows = _grouped(_rows(mark, runs))
     folders.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
     return markdown(rows)
 

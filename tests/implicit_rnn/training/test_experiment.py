@@ -45,6 +45,31 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
     assert "| 0.2000 | 0.1000 | 3 |" in experiment.markdown([first])
 
 
+def test_a_record_keeps_earlier_runs_only_of_the_same_experiment(tmp_path):
+    label = {"variant": "a"}
+    early, late, path = tmp_path / "early", tmp_path / "late", tmp_path / "record.json"
+    runs = {f"seed={seed}-a": label | {"training.seed": seed} for seed in range(3)}
+    for folder, errors in ((early, (0.1, 0.2, None)), (late, (None, 0.4, 0.3))):
+        folder.mkdir()
+        write(
+            folder,
+            {name: (own, error) for (name, own), error in zip(runs.items(), errors, strict=True)},
+        )
+    experiment.record(early, path)
+    experiment.record(late, path, add=True)
+    kept = json.loads(path.read_text())
+    assert list(kept["runs"]) == list(runs)
+    assert [run["test"]["error"] for run in kept["runs"].values()] == [0.1, 0.4, 0.3]
+    assert [row["seeds"] for row in kept["rows"]] == [3]
+    experiment.record(late, path)
+    assert len(json.loads(path.read_text())["runs"]) == 2  # without `add` the folder is all
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, {"b": (label, 0.5)})
+    with pytest.raises(experiment.folders.FolderError, match=r"another experiment.*seed=1-a"):
+        experiment.record(other, path, add=True)
+
+
 def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
     paper = [
         {"variant": "a", "task.bias": 1.0, "error": 0.7},
