@@ -61,10 +61,10 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
     if not recalled:
         return []
     rows |= {title: found.images for title, found in recalled.items()}
-    curves = {
-        "training: whole images": mean_curves(groups, "loss"),
-        "validation: part of their ink": mean_curves(groups, "valid_loss"),
-    }
+    curves = {"training: whole images": mean_curves(groups, "loss")}
+    evaluated = mean_curves(groups, "valid_loss")
+    if any(len(x) > 1 for x, _ in evaluated.values()):  # of one evaluation there is no curve
+        curves["validation: part of their ink"] = evaluated
     moved = {
         title: (np.arange(1, len(found.differences) + 1), found.differences)
         for title, found in recalled.items()
