@@ -75,7 +75,7 @@ def test_profiles_stand_beside_the_papers_numbers(root: Path):
     assert numbers[("gru", "nottingham")] == 3.13
     for config in music.runs.values():
         assert (config.task["music"], config.task["window"] > 0) == ("piano", True)
-    assert music.runs["xrnn"].model["depth"] == 3
+    assert music.runs["xrnn"].model["depth"] == 2
 
 
 def test_options_of_a_tcn_are_checked():
