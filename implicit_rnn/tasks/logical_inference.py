@@ -79,7 +79,7 @@ def logical_inference_task(
         {"vocabulary": len(WORDS), "labels": len(RELATIONS)},
         evaluated_alike({name: _source(part, longest) for name, part in examples.items()}),
         "error",
-        {"examples": examples, "words": WORDS, "relations": RELATIONS},
+        {"examples": examples, "words": WORDS},
     )
 
 

@@ -69,7 +69,7 @@ def music_task(
     sources = {
         name: frames(pieces, window if name == "train" else 0) for name, pieces in splits.items()
     }
-    return Task("frames", {"keys": KEYS}, evaluated_alike(sources), "nll", {"pieces": splits})
+    return Task("frames", {"keys": KEYS}, evaluated_alike(sources), "nll", {})
 
 
 def read_music(path: Path) -> dict[str, list[np.ndarray]]:

@@ -120,6 +120,13 @@ def pairs_task(splits: Mapping[str, Pairs], words: Sequence[str], target_vocabul
     )
 
 
+def left_out(count: int) -> list[str]:
+    """What a run is to say of training pairs that it does not see."""
+    return [f"left out: {count:,} training pairs that are too long or cannot be written"] * (
+        count > 0
+    )
+
+
 def drawn(
     draw: Callable[[np.random.Generator, int], Iterable[Pair]],
     counts: Mapping[str, int],

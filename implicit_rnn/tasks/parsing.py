@@ -19,7 +19,7 @@ from implicit_rnn.tasks.base import Task
 from implicit_rnn.tasks.code_tokens import code_tokens
 from implicit_rnn.tasks.copying import lexicon
 from implicit_rnn.tasks.expressions import expression
-from implicit_rnn.tasks.pairs import UNSEEN, Pair, different, padded, pairs_task
+from implicit_rnn.tasks.pairs import UNSEEN, Pair, different, left_out, padded, pairs_task
 from implicit_rnn.tasks.parallel_text import TextPair, aligned, columns, located
 from implicit_rnn.tasks.tagging.corpora import CorpusError
 
@@ -129,7 +129,7 @@ def text_task(
         | {
             "texts": texts,
             "lexicon": words,
-            "left_out": kept.count(False),  # of the training set
+            "notes": left_out(kept.count(False)),
             "keep": {"vocabulary.json": words.content()},
         }
     )

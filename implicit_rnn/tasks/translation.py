@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from implicit_rnn.tasks.base import Task
-from implicit_rnn.tasks.pairs import different, padded, pairs_task
+from implicit_rnn.tasks.pairs import different, left_out, padded, pairs_task
 from implicit_rnn.tasks.parallel_text import aligned, located
 from implicit_rnn.tasks.subwords import Subwords, subwords
 from implicit_rnn.tasks.toy_language import sentence
@@ -103,7 +103,7 @@ def translated_task(
         | {
             "texts": kept,
             "subwords": pieces,
-            "left_out": len(texts["train"]) - len(kept["train"]),
+            "notes": left_out(len(texts["train"]) - len(kept["train"])),
             "keep": {"subwords.json": pieces.content()},
         },
     )

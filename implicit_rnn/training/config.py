@@ -241,19 +241,24 @@ def _takes(model: Table, where: str) -> list[Callable]:
         return [made, CELLS[name]]
     if "encoder" not in parameters:
         return [made]
-    name = str(model.get("encoder", parameters["encoder"].default))
+    takes = [made, *_reads(str(model.get("encoder", parameters["encoder"].default)), where)]
+    if "decoder" in parameters:
+        writer = str(model.get("decoder", parameters["decoder"].default))
+        _known(writer, CELLS, f"{where}.decoder")
+        takes.append(_prefixed(CELLS[writer], DECODER))
+    return takes
+
+
+def _reads(name: str, where: str) -> list[Callable]:
+    """What the options of an encoder configure."""
     if name in ENCODERS:
-        return [made, ENCODERS[name]]
+        return [ENCODERS[name]]
     try:
         cell, _ = cell_kind(name)
     except ValueError as error:
         others = ", ".join(map(repr, ENCODERS))
         raise ConfigError(f"{where}.encoder: {error}, or {others}") from None
-    if "decoder" not in parameters:
-        return [made, encoder, cell]
-    writer = str(model.get("decoder", parameters["decoder"].default))
-    _known(writer, CELLS, f"{where}.decoder")
-    return [made, encoder, cell, _prefixed(CELLS[writer], DECODER)]
+    return [encoder, cell]
 
 
 def _prefixed(function: Callable, prefix: str) -> Callable:

@@ -20,6 +20,7 @@ from implicit_rnn.training.config import Config, ConfigError, Experiment, look_u
 from implicit_rnn.training.loop import run, same_config
 
 MARK = "experiment.json"
+_USUAL_PENALTY = 0.6  # of long translations
 METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model has is the one to show
 
 
@@ -141,16 +142,23 @@ def _shown(result: dict[str, Any]) -> dict[str, float]:
     """
     test = result["test"]
     if "translations" in result:
-        scores = {
-            f"BLEU {record['split']}, beam {record['beam']}": record["bleu"]
-            for record in result["translations"]
-        }
+        scores = {_searched(record): record["bleu"] for record in result["translations"]}
         return scores | {"test perplexity": math.exp(test["loss"])}
     for key in [key for key in METRICS if key in test][:1]:
         beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
         return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
     return {}
+
+
+def _searched(record: dict[str, Any]) -> str:
+    """`BLEU test, beam 4, mean of 5`; a length penalty only where it is not the usual one."""
+    words = [f"BLEU {record['split']}", f"beam {record['beam']}"]
+    if record["average"] > 1:
+        words.append(f"mean of {record['average']}")
+    if record["length_penalty"] != _USUAL_PENALTY:
+        words.append(f"penalty {record['length_penalty']:g}")
+    return ", ".join(words)
 
 
 def _beside(paper: list[dict[str, Any]], label: dict[str, Any], config: dict) -> dict[str, float]:

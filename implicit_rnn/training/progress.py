@@ -27,7 +27,6 @@ class Display:
             transient=True,
         )
         self._task = self._bar.add_task(name or "training", total=updates, numbers="compiling")
-        self._name = name
 
     def __enter__(self) -> Display:
         self._bar.start()

@@ -147,7 +147,7 @@ def bleu(found: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
         import sacrebleu
     except ImportError:
         raise ConfigError(
-            "BLEU needs the package sacrebleu: pip install 'implicit-rnn[translation]'"
+            "BLEU needs the package sacrebleu: pip install '.[translation]' in a clone"
         ) from None
     metric = sacrebleu.BLEU(tokenize="none", force=True)
     score = metric.corpus_score(list(found), [list(references)]).score
@@ -184,7 +184,7 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
         for name, part in chosen.items():
             found = list(itertools.islice(every, len(part)))
             score, signature = bleu(found, [target for _, target in part])
-            file = f"translations/{name}-beam{search.beam}-average{search.average}.txt"
+            file = f"translations/{name}-{_stem(search)}.txt"
             folders.write_text(folder / file, "".join(f"{text}\n" for text in found))
             records.append(
                 {"split": name, **search._asdict(), "bleu": score, "signature": signature}
@@ -212,6 +212,10 @@ def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     new = {_search_of(record): dict(record) for record in records}
     old = {_search_of(record): record for record in result.get("translations", [])}
     folders.write_json(path, result | {"translations": list((old | new).values())})
+
+
+def _stem(search: Search) -> str:
+    return "-".join(f"{key}{value:g}" for key, value in search._asdict().items())
 
 
 def _search_of(record: Mapping[str, Any]) -> tuple:

@@ -108,14 +108,14 @@ def test_bleu_is_that_of_counting_and_names_its_signature():
 
 def test_bleu_without_sacrebleu_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(ValueError, match=r"pip install 'implicit-rnn\[translation\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[translation\]'"):
         translated.bleu(["a"], ["a"])
 
 
 def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
     pytest.importorskip("sacrebleu")
     assert main(["evaluate", str(run), "--average", "3", "--beam", "2"]) == 0
-    assert "BLEU test, beam 2" in capsys.readouterr().out
+    assert "BLEU test, beam 2, mean of 3" in capsys.readouterr().out
     folder = run / "plain"
     result = json.loads((folder / "result.json").read_text())
     (record,) = result["translations"]
@@ -142,7 +142,7 @@ def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
     assert [r["split"] for r in result["translations"]] == ["test", "valid"]
     assert main(["record", str(run), "--output", str(run / "record.json")]) == 0
     (row,) = json.loads((run / "record.json").read_text())["rows"]
-    assert row["BLEU test, beam 2"] == record["bleu"]
+    assert row["BLEU test, beam 2, mean of 3"] == record["bleu"]
     assert main(["evaluate", str(run), "--beam", "2", "--split", "tset"]) == 1
     assert "no split 'tset'; there are train, valid, test" in capsys.readouterr().err
     assert main(["evaluate", str(run), "--average", "3"]) == 0
@@ -179,6 +179,6 @@ def test_the_quick_profile_learns_the_tiny_language(root: Path, tmp_path: Path):
     assert main(["evaluate", str(output), "--average", "5", "--beam", "4"]) == 0
     rows = json.loads((output / "table.json").read_text())["rows"]
     assert [row["variant"] for row in rows] == ["transformer", "aggregate", "block"]
-    assert max(row["BLEU test, beam 4"] for row in rows) > 20
+    assert max(row["BLEU test, beam 4, mean of 5"] for row in rows) > 20
     sizes = [row["parameters"] for row in rows]
     assert max(sizes) < 1.1 * min(sizes)
