@@ -3,14 +3,14 @@
     python -m benchmarks.hyper
 
 The paper's problem (784-50-50-50-10 tanh neurons, 10,000 examples, mini-batches of 200, 1,000
-training steps), every rule by the library's own model, interleaved in one run. Examples are noise:
-the cost does not depend on them. Memory is what the compiled program needs beside its arguments
-(`memory_analysis().temp_size_in_bytes`); "all" adds the arguments, of which the examples are nearly
-everything. Columns with an x are BPTT's cost over that of the program.
+training steps): BPTT, TBPTT and Neumann-RBP by the library's own model, interleaved in one run.
+Examples are noise: the cost does not depend on them. Memory is what the compiled program needs
+beside its arguments (`memory_analysis().temp_size_in_bytes`); "all" adds the arguments, of which
+the examples are nearly everything. Columns with an x are BPTT's cost over that of the program.
 
 What sets the ratios. BPTT runs every step, keeps what its derivative needs, and goes back through
 all of them: memory is `steps` times about 1.9 MB (the mini-batch, two states, activations), and
-time two to three times that of the training alone. Neumann-RBP runs the same steps and keeps
+time three to four times that of the training alone. Neumann-RBP runs the same steps and keeps
 nothing. Then it linearises one step on `averaged` mini-batches and applies that `truncation` times:
 memory are a few states, that linearisation and the meta-loss, whatever `steps` is; time that of the
 training, and `truncation x averaged` products that cost about a step each. So the ratio of memory
@@ -109,7 +109,8 @@ def main() -> None:
         f"one meta-gradient, {arguments.steps:,} training steps", columns,
         [[row.get(column) for column in columns] for row in rows],
     )  # fmt: skip
-    content = report.environment("python -m benchmarks.hyper", ["jax", "jaxlib", "numpy"])
+    command = f"python -m benchmarks.hyper --steps {arguments.steps} --rounds {arguments.rounds}"
+    content = report.environment(command, ["jax", "jaxlib", "numpy"])
     report.write(
         "hyper", content | {"steps": arguments.steps, "rounds": arguments.rounds, "rows": rows}
     )

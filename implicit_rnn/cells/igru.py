@@ -14,6 +14,12 @@ def igru(
     stencil: tuple[int, ...] = (-1, 1),
     boundary: Boundary = "zero",
 ) -> Cell:
-    """`implicit(gru(hidden_size))`: a GRU whose previous state is a mix of both neighbours."""
+    """`implicit(gru(hidden_size))`: a GRU whose previous state is a mix of both neighbours.
+
+    Args:
+      hidden_size: width of the state.
+      update_bias: as for `gru`; below zero, states change slowly at first.
+      stencil, boundary: as for `implicit`.
+    """
     cell = implicit(gru(hidden_size, update_bias=update_bias), stencil=stencil, boundary=boundary)
     return cell._replace(name="igru")

@@ -14,6 +14,12 @@ def ilstm(
     stencil: tuple[int, ...] = (-1, 1),
     boundary: Boundary = "zero",
 ) -> Cell:
-    """`implicit(lstm(hidden_size))`: output and memory are mixed by the same switch."""
+    """`implicit(lstm(hidden_size))`: output and memory are mixed by the same switch.
+
+    Args:
+      hidden_size: width of output and memory.
+      forget_bias: as for `lstm`.
+      stencil, boundary: as for `implicit`.
+    """
     cell = implicit(lstm(hidden_size, forget_bias=forget_bias), stencil=stencil, boundary=boundary)
     return cell._replace(name="ilstm")

@@ -24,6 +24,10 @@ def irnn(
 ) -> Cell:
     """`h_t = tanh(W x_t + sum_k U_k h_{t+k} + b)` over the offsets `k` of the stencil.
 
+    Args:
+      hidden_size: width of the state.
+      stencil, boundary: as for `implicit`.
+
     Parameters: `input` `[in, d]`, `bias` `[d]`, `recurrent` `[d, k d]`, and `start` and `end` if
     the boundary states are learnt.
     """

@@ -53,6 +53,10 @@ def _gated_rule(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
     """`c = f c_prev + i g`, `h = o tanh(c)`, with gates i, f, g, o from `W x + U h_prev + b`.
 
+    Args:
+      hidden_size: width of output and memory.
+      forget_bias: where the bias of f begins; above zero, memories last at first.
+
     Parameters: `input` `[in, 4 d]`, `recurrent` `[d, 4 d]`, `bias` `[4 d]`; order i, f, g, o.
     """
     d = hidden_size

@@ -15,7 +15,7 @@ from jax import lax
 
 import solvers
 from implicit_rnn.cells.base import Params
-from implicit_rnn.models.base import NO_SETTINGS, Outcome, stacked
+from implicit_rnn.models.base import NO_SETTINGS, Outcome, layer_probe, stacked
 from implicit_rnn.sequence.equilibrium import learning_rule
 from solvers import Info
 
@@ -156,8 +156,7 @@ def hopfield(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        seen = None if probe is None else jax.tree.map(lambda leaf: leaf[0], probe)
-        states, info = settle(params, batch.observed, key=key, probe=seen)
+        states, info = settle(params, batch.observed, key=key, probe=layer_probe(probe, 0))
         found = outputs(states)
         distance = jnp.mean(jnp.abs(found - batch.target), axis=-1)
         wrong = jnp.mean((found > 0.5) != (batch.target > 0.5), axis=-1)

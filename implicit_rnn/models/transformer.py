@@ -14,6 +14,7 @@ from implicit_rnn.models.base import NO_SETTINGS, Outcome, embedded
 from implicit_rnn.models.blocks import Block, feed_forward, linear
 from implicit_rnn.models.decoder import shifted
 from implicit_rnn.models.decoding import Decoded, searches
+from implicit_rnn.models.encoder import standardised
 from implicit_rnn.models.readout import init_read, read
 from implicit_rnn.models.seq2seq import target_sums
 from implicit_rnn.sequence.stack import drop
@@ -277,9 +278,7 @@ def positions(places: jax.Array, width: int) -> jax.Array:
 
 def normalise(params: Params, x: jax.Array) -> jax.Array:
     """`scale (x - mean) / deviation + bias` over the last axis (layer normalisation)."""
-    away = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(away**2, axis=-1, keepdims=True)
-    return params["scale"] * away * jax.lax.rsqrt(variance + 1e-6) + params["bias"]
+    return params["scale"] * standardised(x) + params["bias"]
 
 
 def _drawer(key: jax.Array | None) -> Callable[[], jax.Array | None]:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from implicit_rnn.tasks import data
 from implicit_rnn.tasks.base import Source, Task, bucketed, evaluated_alike
-from implicit_rnn.tasks.pairs import wide
-from implicit_rnn.tasks.tagging.corpora import CorpusError, lines
+from implicit_rnn.tasks.pairs import evenly, wide
+from implicit_rnn.tasks.tagging.corpora import CorpusError, lines, located
 
 OPERATORS = ("and", "or", "not")
 WORDS = ("(", ")", *"abcdef", *OPERATORS)
@@ -67,10 +66,10 @@ def logical_inference_task(
     rows = [row for k in range(operators + 1) for row in _file(folder, "train", k)]
     held = np.arange(len(rows)) % 10 == 9
     splits = {
-        "train": _some([row for row, out in zip(rows, held, strict=True) if not out], train),
-        "valid": _some([row for row, out in zip(rows, held, strict=True) if out], valid),
+        "train": evenly([row for row, out in zip(rows, held, strict=True) if not out], train),
+        "valid": evenly([row for row, out in zip(rows, held, strict=True) if out], valid),
     }
-    parts = {str(k): _some(_file(folder, "test", k), test) for k in range(operators + 1, MOST + 1)}
+    parts = {str(k): evenly(_file(folder, "test", k), test) for k in range(operators + 1, MOST + 1)}
     splits["test"] = [row for part in parts.values() for row in part]
     examples = {name: _arrays(part) for name, part in (splits | parts).items()}
     longest = max(side.shape[1] for part in examples.values() for side in (part.first, part.second))
@@ -118,20 +117,7 @@ def read(path: Path, operators: int) -> list[Row]:
 
 
 def _file(folder: Path | None, split: str, operators: int) -> list[Row]:
-    name = f"{split}{operators}.tsv"
-    if folder is None:
-        return read(data.find("proplog", name), operators)
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.exists():
-            return read(path, operators)
-    raise CorpusError(f"{folder} holds neither {name} nor {name}.gz")
-
-
-def _some(rows: list[Row], count: int | None) -> list[Row]:
-    """So many of the rows, evenly out of all."""
-    if count is None or count >= len(rows):
-        return rows
-    return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
+    return read(located("proplog", f"{split}{operators}.tsv", folder), operators)
 
 
 def _arrays(rows: Sequence[Row]) -> Inference:

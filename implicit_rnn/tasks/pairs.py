@@ -120,6 +120,13 @@ def pairs_task(splits: Mapping[str, Pairs], words: Sequence[str], target_vocabul
     )
 
 
+def evenly(rows: list[T], count: int | None) -> list[T]:
+    """So many of the rows, evenly out of all."""
+    if count is None or count >= len(rows):
+        return rows
+    return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
+
+
 def left_out(count: int) -> list[str]:
     """What a run is to say of training pairs that it does not see."""
     return [f"left out: {count:,} training pairs that are too long or cannot be written"] * (

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from implicit_rnn.tasks import data
 from implicit_rnn.tasks.tagging.corpora import CorpusError, lines
 
 Tokens = tuple[str, ...]
@@ -56,16 +55,6 @@ def aligned(source: Path, target: Path) -> list[tuple[str, str]]:
             if not line.strip():
                 raise CorpusError(f"{place}: the line is empty; either side needs a token at least")
     return [(a, b) for (a, _), (b, _) in zip(*sides, strict=True)]
-
-
-def located(name: str, file: str, folder: Path | None) -> Path:
-    """A file of a data set, verified, or of the folder that was named in its place."""
-    if folder is None:
-        return data.checked(name, file)
-    for path in (folder / file, folder / f"{file}.gz"):
-        if path.exists():
-            return path
-    raise CorpusError(f"{folder} holds neither {file} nor {file}.gz")
 
 
 def _text(path: Path) -> Sequence[tuple[str, str]]:

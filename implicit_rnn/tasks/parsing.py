@@ -19,9 +19,9 @@ from implicit_rnn.tasks.base import Task
 from implicit_rnn.tasks.code_tokens import code_tokens
 from implicit_rnn.tasks.copying import lexicon
 from implicit_rnn.tasks.expressions import expression
-from implicit_rnn.tasks.pairs import UNSEEN, Pair, different, left_out, padded, pairs_task
-from implicit_rnn.tasks.parallel_text import TextPair, aligned, columns, located
-from implicit_rnn.tasks.tagging.corpora import CorpusError
+from implicit_rnn.tasks.pairs import UNSEEN, Pair, different, evenly, left_out, padded, pairs_task
+from implicit_rnn.tasks.parallel_text import TextPair, aligned, columns
+from implicit_rnn.tasks.tagging.corpora import CorpusError, located
 
 DJANGO = {"train": 16_000, "valid": 1000, "test": 1805}  # by the order of lines
 GENERATED = {"train": 4000, "valid": 300, "test": 500}
@@ -62,7 +62,7 @@ def parsing_task(
         return text_task(splits, least=least, places=places, longest=longest)
     splits = read_splits(corpus, folder)
     seen = {*splits["train"]} | ({*splits["valid"]} if corpus in ("geo", "jobs") else set())
-    splits = {name: _some(part, wanted[name]) for name, part in splits.items()}
+    splits = {name: evenly(part, wanted[name]) for name, part in splits.items()}
     unseen = [pair for pair in splits["test"] if pair not in seen]
     if unseen and len(unseen) < len(splits["test"]):
         splits["unseen"] = unseen
@@ -78,7 +78,7 @@ def read_splits(corpus: str, folder: Path | None = None) -> dict[str, list[TextP
     """
 
     def file(name: str) -> Path:
-        return located("semantic_parsing", name, folder)
+        return located("semantic_parsing", name, folder, verified=True)
 
     if corpus == "django":
         files = file("django_all.anno"), file("django_all.code")
@@ -160,10 +160,3 @@ def _generated(counts: Mapping[str, int], depth: int, seed: int) -> dict[str, li
         seed,
         lambda pair: pair[0],
     )
-
-
-def _some(pairs: list[TextPair], count: int | None) -> list[TextPair]:
-    """So many of the pairs, evenly out of all."""
-    if count is None or count >= len(pairs):
-        return pairs
-    return [pairs[number] for number in np.linspace(0, len(pairs) - 1, count).astype(int)]

@@ -9,8 +9,9 @@ from typing import Literal
 
 from implicit_rnn.tasks.base import Task
 from implicit_rnn.tasks.pairs import different, left_out, padded, pairs_task
-from implicit_rnn.tasks.parallel_text import aligned, located
+from implicit_rnn.tasks.parallel_text import aligned
 from implicit_rnn.tasks.subwords import Subwords, subwords
+from implicit_rnn.tasks.tagging.corpora import located
 from implicit_rnn.tasks.toy_language import sentence
 
 # Of the real corpora: the languages, and the beginning of the names of the files by split.
@@ -69,7 +70,10 @@ def translation_task(
         folder, (languages, files) = None if path is None else Path(path), FILES[corpus]
         texts = {}
         for name, part in files.items():
-            sides = [located(_DATA[corpus], f"{part}.{each}", folder) for each in languages]
+            sides = [
+                located(_DATA[corpus], f"{part}.{each}", folder, verified=True)
+                for each in languages
+            ]
             texts[name] = aligned(*sides)[: wanted.get(name, test)]
     return translated_task(texts, subwords(texts["train"], merges), longest)
 

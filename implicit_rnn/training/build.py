@@ -34,7 +34,7 @@ def tagger(
     """A label for every step.
 
     Args:
-      encoder: a cell by name, or "bi" and a causal one.
+      encoder: a cell by name, "bi" and a causal one, or "tcn".
       hidden: width of the cell.
       feature_dropout: of the model's inputs and of the encoder's features.
       **options: of the encoder and its cell.
@@ -73,7 +73,7 @@ def word_tagger(
     """A tag for every word.
 
     Args:
-      encoder: a cell by name, or "bi" and a causal one.
+      encoder: a cell by name, "bi" and a causal one, or "tcn".
       hidden: width of the cell; as many as a word has features, as in the 2017 paper, without.
       word_size, affix_size, word_dropout: as for `models.word_tagger`.
       feature_dropout: of the encoder's inputs and features.
@@ -184,7 +184,7 @@ def seq2seq(
     """A sequence from a sequence, token by token.
 
     Args:
-      encoder: a cell by name, or "bi" and a causal one.
+      encoder: a cell by name, "bi" and a causal one, or "tcn".
       hidden: width of the encoder's cell.
       embedding_size, attention, context: as for `models.seq2seq`.
       decoder: a causal cell by name.
@@ -211,10 +211,10 @@ def sentence_pair(
     """A label for two sequences of tokens.
 
     Args:
-      encoder: a cell by name, or "bi" and a causal one.
+      encoder: a cell by name, "bi" and a causal one, or "tcn".
       hidden: width of the cell.
       embedding_size, compare_size: as for `models.sentence_pair`.
-      feature_dropout: of embedded tokens, and of what is compared.
+      feature_dropout: of embedded tokens, of what is compared and of the hidden layer.
       **options: of the encoder and its cell.
     """
     return models.sentence_pair(

@@ -15,8 +15,9 @@ from implicit_rnn.tasks import data
 from implicit_rnn.tasks.code_tokens import code_tokens
 from implicit_rnn.tasks.copying import Lexicon, lexicon
 from implicit_rnn.tasks.pairs import UNSEEN
-from implicit_rnn.tasks.parallel_text import aligned, columns, located
+from implicit_rnn.tasks.parallel_text import aligned, columns
 from implicit_rnn.tasks.tagging import CorpusError
+from implicit_rnn.tasks.tagging.corpora import located
 
 
 def test_two_columns_are_read(tmp_path: Path):
@@ -86,7 +87,7 @@ def test_what_is_not_the_registered_file_is_refused_by_name(tmp_path: Path, monk
     ):
         path.write_bytes(content)
         with pytest.raises(data.DataError, match=re.escape(f"{path} {message}")):
-            located("semantic_parsing", "geo_test.tsv", None)
+            located("semantic_parsing", "geo_test.tsv", None, verified=True)
     with pytest.raises(CorpusError, match=r"holds neither geo_test.tsv nor geo_test.tsv.gz"):
         located("semantic_parsing", "geo_test.tsv", tmp_path)
 

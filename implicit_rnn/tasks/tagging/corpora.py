@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from implicit_rnn.tasks import data
+
+BRACKETS = {"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"}
 TRACE = "-NONE-"  # the treebank's tag of what is not there
 _DOCUMENT = re.compile(r"wsj_\d{4}")
 
@@ -35,6 +38,23 @@ class Corpus(NamedTuple):
 
     sentences: list[Sentence]
     skipped: collections.Counter[str]
+
+
+def located(name: str, file: str, folder: Path | None, *, verified: bool = False) -> Path:
+    """A file of a data set, or of the folder that was named in its place.
+
+    Args:
+      name: the data set.
+      file: its file; it may lie there gzipped.
+      folder: None for the data set's own.
+      verified: whether the data set's own file must have its checksum.
+    """
+    if folder is None:
+        return data.checked(name, file) if verified else data.find(name, file)
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.exists():
+            return path
+    raise CorpusError(f"{folder} holds neither {file} nor {file}.gz")
 
 
 def columns(path: Path, *, count: int, word: int = 0, tag: int = 1) -> Corpus:

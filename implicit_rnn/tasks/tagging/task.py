@@ -12,7 +12,7 @@ import numpy as np
 from implicit_rnn.tasks import data
 from implicit_rnn.tasks.base import Source, Task, bucketed, evaluated_alike
 from implicit_rnn.tasks.tagging import corpora, treebank
-from implicit_rnn.tasks.tagging.corpora import Corpus, CorpusError, Sentence
+from implicit_rnn.tasks.tagging.corpora import Corpus, CorpusError, Sentence, located
 from implicit_rnn.tasks.tagging.features import Vocabulary, vocabulary
 from implicit_rnn.tasks.tagging.vectors import read_vectors
 
@@ -75,14 +75,14 @@ def read_splits(
         parts = {"train": "train", "valid": "dev", "test": "test"}
         found = {
             name: corpora.conllu(
-                _file("ud_english_ewt", f"en_ewt-ud-{part}.conllu", folder), tag=tags
+                located("ud_english_ewt", f"en_ewt-ud-{part}.conllu", folder), tag=tags
             )
             for name, part in parts.items()
         }
     elif corpus == "conll2000":
         column = 1 if tags == "xpos" else 2
         train, test = (
-            corpora.columns(_file("conll2000", f"{part}.txt", folder), count=3, tag=column)
+            corpora.columns(located("conll2000", f"{part}.txt", folder), count=3, tag=column)
             for part in ("train", "test")
         )
         # Documents are not marked; a piece of the end shares at most one with the rest.
@@ -209,16 +209,6 @@ def sentence_source(sentences: Sequence[Sentence], words: Vocabulary) -> Source:
         )  # fmt: skip
 
     return bucketed(length, take, int(length.max(initial=0)))
-
-
-def _file(name: str, file: str, folder: Path | None) -> Path:
-    """A file of a data set, or of the folder that was named in its place."""
-    if folder is None:
-        return data.find(name, file)
-    for path in (folder / file, folder / f"{file}.gz"):
-        if path.exists():
-            return path
-    raise CorpusError(f"{folder} holds neither {file} nor {file}.gz")
 
 
 def _by_document(whole: Corpus, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Corpus]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from implicit_rnn.tasks.tagging.corpora import BRACKETS
+
 _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # training has few curly quotes
 _CLITIC = re.compile(r"(.+?)(n't|'(?:s|m|d|re|ve|ll))$", re.IGNORECASE)
 _PAIRS = {
@@ -55,11 +57,10 @@ def sentences(text: str) -> list[list[str]]:
 def treebank_brackets(tokens: list[str]) -> list[str]:
     """Quotes and brackets as the Penn Treebank writes them: `` and '', -LRB- and -RRB-."""
     found, inside = [], False
-    brackets = {"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"}
     for token in tokens:
         if token == '"':
             token, inside = "''" if inside else "``", not inside
-        found.append(brackets.get(token, token))
+        found.append(BRACKETS.get(token, token))
     return found
 
 

@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from implicit_rnn.tasks.tagging.corpora import Corpus, CorpusError, add_treebank, lines
+from implicit_rnn.tasks.tagging.corpora import BRACKETS, Corpus, CorpusError, add_treebank, lines
 
 _NAME = re.compile(r"wsj_(\d{4})\.(mrg|pos)(\.gz)?", re.IGNORECASE)
-_BRACKETS = {"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"}
 _CLOSING = ("''", '"', "-RRB-", ")", "-RCB-")  # may follow the full stop of their sentence
 
 
@@ -101,6 +100,6 @@ def tagged(path: Path) -> Iterator[list[tuple[str, str]]]:
             if any(other == "." for _, other in tokens) and tag not in _CLOSING:
                 yield tokens
                 tokens = []
-            tokens.append((_BRACKETS.get(word, word), _BRACKETS.get(tag, tag)))
+            tokens.append((BRACKETS.get(word, word), BRACKETS.get(tag, tag)))
     if tokens:
         yield tokens

@@ -136,3 +136,10 @@ def test_every_configuration_of_the_library_is_sound_in_every_profile(root: Path
         for profile in [None, *profiles]:
             assert load(path, profile).runs
         assert "quick" in profiles, path
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "tcn"])
+def test_a_decoder_has_its_options_whatever_reads(encoder: str):
+    model = {"name": "seq2seq", "encoder": encoder, "decoder": "xrnn", "decoder_depth": 3}
+    (run,) = resolve({"task": {"name": "sorting"}, "model": model}, "file").runs.values()
+    assert run.model["decoder_depth"] == 3
