@@ -1,5 +1,8 @@
 """Recurrent networks whose states are defined by an equation."""
 
+import importlib
+from typing import Any
+
 from implicit_rnn import cells
 from implicit_rnn.sequence import (
     bidirectional,
@@ -37,3 +40,16 @@ __all__ = [
     "switch",
     "unroll",
 ]
+
+# What needs flax, optax or matplotlib is imported when it is first named.
+_LATER = ("models", "nn", "plots", "spectral", "tasks", "training")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -11,6 +11,7 @@ going back through iterations that were really made. `docs/choosing.md` compares
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -468,9 +469,9 @@ def _unrolled_parts(spec: _Spec, tolerances: tuple) -> tuple[Callable, Callable]
 
 
 def _count(steps: int) -> int:
-    if not isinstance(steps, int) or steps < 0:
+    if not isinstance(steps, numbers.Integral) or steps < 0:
         raise ValueError(f"steps must be an integer of at least 0, got {steps!r}")
-    return steps
+    return int(steps)
 
 
 def _length(name: str, steps: int | None, rtol: float | None) -> dict:

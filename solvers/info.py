@@ -83,13 +83,13 @@ class SolveError(RuntimeError):
 
 
 def explain(status: int | jax.Array | Status) -> str:
-    """The name of a status and what to do about it.
+    """The name of a status and what to do about it; of a batch, a line for each that occurs.
 
     >>> explain(Status.CONVERGED)
     'CONVERGED: The residual met the tolerance.'
     """
-    member = Status(int(np.asarray(status).item()))
-    return f"{member.name}: {member.advice}"
+    members = [Status(int(number)) for number in np.unique(np.asarray(status))]
+    return "\n".join(f"{member.name}: {member.advice}" for member in members)
 
 
 def check(info: Info) -> None:

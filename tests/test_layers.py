@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 def modules(root: Path, package: str) -> dict[str, ast.Module]:
@@ -28,6 +32,33 @@ def mentions(tree: ast.Module, names: set[str]) -> bool:
 def test_solvers_know_nothing_of_networks(root: Path) -> None:
     for path, tree in modules(root, "solvers").items():
         assert not [n for n in imported(tree) if n.split(".")[0] == "implicit_rnn"], path
+
+
+@pytest.mark.parametrize(
+    ("below", "above"),
+    [
+        ("cells", {"sequence", "models", "tasks", "training"}),
+        ("sequence", {"models", "tasks", "training"}),
+        ("models", {"tasks", "training"}),
+        ("tasks", {"models", "training"}),
+    ],
+)
+def test_no_layer_imports_one_above_it(root: Path, below: str, above: set[str]) -> None:
+    for path, tree in modules(root, f"implicit_rnn/{below}").items():
+        parts = [name.split(".") for name in imported(tree)]
+        found = {part[1] for part in parts if part[0] == "implicit_rnn" and len(part) > 1}
+        assert not found & above, path
+
+
+def test_parts_that_need_more_are_imported_when_named() -> None:
+    program = (
+        "import sys, implicit_rnn as library; assert 'flax' not in sys.modules; "
+        "library.models.hopfield, library.models.energy, library.tasks.TASKS, library.nn, "
+        "library.training, library.plots, library.spectral; assert 'models' in dir(library); "
+        "library.nothing"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "has no attribute 'nothing'" in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_every_iteration_runs_in_the_one_loop(root: Path) -> None:

@@ -118,6 +118,14 @@ def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
     return product(jnp.concatenate([x, ones], axis=-1), jnp.concatenate([weights, bias[None]]))
 
 
+def pieces(wide: jax.Array, count: int) -> tuple[jax.Array, ...]:
+    """Equal parts along the last axis.
+
+    As one split: slices would each pad their derivative with zeros to the full width, to be added.
+    """
+    return tuple(jnp.split(wide, count, axis=-1))
+
+
 def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Array:
     """A weight matrix `[in, out]` with entries of variance `gain^2 / in`."""
     return gain * jax.random.normal(key, shape) / jnp.sqrt(max(shape[0], 1))

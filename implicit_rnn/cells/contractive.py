@@ -15,6 +15,7 @@ from implicit_rnn.cells.base import (
     dense,
     neighbour,
     orthogonal,
+    pieces,
     product,
 )
 from solvers import Bands
@@ -73,8 +74,9 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
         return affine(x, params["input"], params["bias"])
 
     def gates(xi: jax.Array) -> tuple[jax.Array, ...]:
-        s, z, r = (jax.nn.sigmoid(xi[..., i * d : (i + 1) * d]) for i in range(3))
-        return s, 1 - MOST_KEPT * (1 - z), r, xi[..., 3 * d :]
+        *scores, candidate = pieces(xi, 4)
+        s, z, r = map(jax.nn.sigmoid, scores)
+        return s, 1 - MOST_KEPT * (1 - z), r, candidate
 
     def matrix(params: Params) -> jax.Array:
         weights = params["candidate"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from implicit_rnn.cells.base import (
     dense,
     neighbour,
     orthogonal,
+    pieces,
     product,
 )
 from solvers import Bands
@@ -93,7 +95,7 @@ def implicit(
         switch = params["switch"]
         return cell.project(params["cell"], x), affine(x, switch["input"], switch["bias"])
 
-    def shares(scores: list[jax.Array]) -> list[jax.Array]:
+    def shares(scores: Sequence[jax.Array]) -> list[jax.Array]:
         """Shares of the neighbours from their scores."""
         if k == 2:
             share = share_of_two(*scores)
@@ -109,23 +111,20 @@ def implicit(
 
         return jax.tree.map(combine, *neighbours)
 
-    def pieces(wide: jax.Array) -> list[jax.Array]:
-        return [wide[..., i * d : (i + 1) * d] for i in range(k)]
-
     def step(params: Params, xi: tuple, *neighbours: State) -> State:
         scores = [
             given + cell.output(state) @ matrix
             for given, state, matrix in zip(
-                pieces(xi[1]), neighbours, pieces(params["switch"]["recurrent"]), strict=True
+                pieces(xi[1], k), neighbours, pieces(params["switch"]["recurrent"], k), strict=True
             )
         ]
         return cell.step(params["cell"], xi[0], mix(shares(scores), list(neighbours)))
 
     def listen(params: Params, xi: tuple, states: State) -> list[jax.Array]:
         # One product for all neighbours, before the shift: they share their operand.
-        products = pieces(product(cell.output(states), params["switch"]["recurrent"]))
+        products = pieces(product(cell.output(states), params["switch"]["recurrent"]), k)
         shifted = [neighbour(p, offset, reach) for p, offset in zip(products, stencil, strict=True)]
-        return shares(list(map(jnp.add, pieces(xi[1]), shifted)))
+        return shares(list(map(jnp.add, pieces(xi[1], k), shifted)))
 
     def switch(params: Params, xi: tuple, states: State) -> jax.Array:
         return jnp.stack(listen(params, xi, states), axis=-2)
@@ -153,7 +152,7 @@ def implicit(
     def at_rest(params: Params, xi: tuple) -> tuple[State, Bands]:
         assert cell.at_rest is not None
         state, kept = cell.at_rest(params["cell"], xi[0])
-        return state, spread(kept, shares(pieces(xi[1])))
+        return state, spread(kept, shares(pieces(xi[1], k)))
 
     return Cell(
         name=f"implicit({cell.name})",

@@ -14,6 +14,7 @@ from implicit_rnn.cells.base import (
     dense,
     neighbour,
     orthogonal,
+    pieces,
     product,
 )
 from solvers import Bands
@@ -59,8 +60,8 @@ def irnn(
 
     def sweep(params: Params, xi: jax.Array, states: jax.Array) -> tuple[jax.Array, Bands]:
         products = product(states, params["recurrent"])
-        for i, offset in enumerate(stencil):
-            xi = xi + neighbour(products[..., i * d : (i + 1) * d], offset, reach)
+        for part, offset in zip(pieces(products, len(stencil)), stencil, strict=True):
+            xi = xi + neighbour(part, offset, reach)
         return at_rest(params, xi)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, Bands]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
 
 
 class LSTMState(NamedTuple):
@@ -80,7 +80,7 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         return update(xi, jnp.zeros((), xi.dtype))
 
     def update(scores: jax.Array, memory: jax.Array) -> tuple[LSTMState, LSTMState]:
-        i, f, g, o = (scores[..., k * d : (k + 1) * d] for k in range(4))
+        i, f, g, o = pieces(scores, 4)
         kept = jax.nn.sigmoid(f)
         return LSTMState(*gated(i, f, g, o, memory)), LSTMState(jnp.zeros_like(kept), kept)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
 
 
 def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
@@ -35,13 +35,15 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         return affine(x, params["input"], params["bias"])
 
     def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        f = jax.nn.sigmoid(xi[..., :d] + product(h, params["gate"]))
-        candidate = jnp.tanh(xi[..., d:] + product(f * h, params["candidate"]))
+        gate, scores = pieces(xi, 2)
+        f = jax.nn.sigmoid(gate + product(h, params["gate"]))
+        candidate = jnp.tanh(scores + product(f * h, params["candidate"]))
         return h + f * (candidate - h), 1 - f
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        f = jax.nn.sigmoid(xi[..., :d])
-        return f * jnp.tanh(xi[..., d:]), 1 - f
+        gate, scores = pieces(xi, 2)
+        f = jax.nn.sigmoid(gate)
+        return f * jnp.tanh(scores), 1 - f
 
     return Cell(
         name="mgu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense
+from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
 from implicit_rnn.cells.recurrence import linear_recurrence
 
 
@@ -30,12 +30,14 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         return affine(x, params["input"], params["bias"])
 
     def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = jax.nn.sigmoid(xi[..., :d])
-        return h + z * (xi[..., d:] - h), 1 - z
+        gate, candidate = pieces(xi, 2)
+        z = jax.nn.sigmoid(gate)
+        return h + z * (candidate - h), 1 - z
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = jax.nn.sigmoid(xi[..., :d])
-        return z * xi[..., d:], 1 - z
+        gate, candidate = pieces(xi, 2)
+        z = jax.nn.sigmoid(gate)
+        return z * candidate, 1 - z
 
     def run(
         params: Params, xs: jax.Array, h: jax.Array, length: jax.Array, reverse: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
 from implicit_rnn.cells.lstm import LSTMState, zero_state
 
 
@@ -46,8 +46,9 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         return jnp.repeat(jnp.cumsum(jax.nn.softmax(scores), axis=-1), chunk, axis=-1)
 
     def update(gates: jax.Array, masters: jax.Array, c: jax.Array) -> tuple[LSTMState, LSTMState]:
-        i, f, g, o = (gates[..., k * d : (k + 1) * d] for k in range(4))
-        forget, write = cumax(masters[..., :m]), 1 - cumax(masters[..., m:])
+        i, f, g, o = pieces(gates, 4)
+        first, second = pieces(masters, 2)
+        forget, write = cumax(first), 1 - cumax(second)
         both = forget * write
         kept = forget - both * jax.nn.sigmoid(-f)
         c = kept * c + (write - both * jax.nn.sigmoid(-i)) * jnp.tanh(g)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense
+from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
 from implicit_rnn.cells.recurrence import convolved, last_of, linear_recurrence
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]  # of z, f and o
@@ -45,8 +45,8 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
 
     def project(params: Params, x: jax.Array) -> tuple[Scores, ...]:
         wide = affine(x, params["input"], jnp.pad(params["bias"], (0, 3 * (k - 1) * d)))
-        pieces = [wide[..., i * d : (i + 1) * d] for i in range(3 * k)]
-        return tuple((pieces[i], pieces[i + 1], pieces[i + 2]) for i in range(0, 3 * k, 3))
+        parts = pieces(wide, 3 * k)
+        return tuple((parts[i], parts[i + 1], parts[i + 2]) for i in range(0, 3 * k, 3))
 
     def update(
         scores: Scores, c: jax.Array, pending: tuple[Scores, ...]

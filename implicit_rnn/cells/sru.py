@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces, product
 from implicit_rnn.cells.lstm import LSTMState, zero_state
 from implicit_rnn.cells.recurrence import last_of, linear_recurrence
 
@@ -42,8 +42,7 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
 
     def update(scores: jax.Array, xi: tuple, c: jax.Array) -> tuple[LSTMState, LSTMState]:
         given, skip = xi
-        gates = jax.nn.sigmoid(scores)
-        f, r = gates[..., :d], gates[..., d:]
+        f, r = pieces(jax.nn.sigmoid(scores), 2)
         fresh = given[..., 2 * d :]
         c = fresh + f * (c - fresh)
         return LSTMState(skip + r * (c - skip), c), LSTMState(jnp.zeros_like(f), f)
@@ -61,8 +60,8 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         params: Params, xs: jax.Array, state: LSTMState, length: jax.Array, reverse: bool
     ) -> tuple[jax.Array, LSTMState]:
         given, skip = project(params, xs)
-        gates, fresh = jax.nn.sigmoid(given[..., : 2 * d]), given[..., 2 * d :]
-        f, r = gates[..., :d], gates[..., d:]
+        gates, fresh = jnp.split(given, [2 * d], axis=-1)
+        f, r = pieces(jax.nn.sigmoid(gates), 2)
         c, last = linear_recurrence(f, (1 - f) * fresh, state.c, length, reverse)
         h = skip + r * (c - skip)
         return h, LSTMState(last_of(h, state.h, length, reverse), last)

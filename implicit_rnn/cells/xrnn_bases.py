@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicit_rnn.cells.base import Cell, Params, State, affine, dense, orthogonal, product
+from implicit_rnn.cells.base import Cell, Params, State, affine, dense, orthogonal, pieces, product
 from implicit_rnn.cells.gru import gru
 from implicit_rnn.cells.lstm import lstm
 from implicit_rnn.cells.recurrence import convolved
@@ -94,10 +94,10 @@ def linear(d: int, bias: np.ndarray, *, sees_state: bool) -> Base:
     def step(params: Params, xi: jax.Array, h: Any, state: Any) -> tuple[Scores, State, State]:
         if sees_state and h is not None:
             xi = xi + product(h, params["recurrent"])
-        return _pieces(xi, d), (), ()
+        return pieces(xi, 3), (), ()
 
     def run(params: Params, xs: jax.Array, *_: Any) -> tuple[Scores, State]:
-        return _pieces(project(params, xs), d), ()
+        return pieces(project(params, xs), 3), ()
 
     bounds = {"recurrent": 2.0} if sees_state else {}
     return Base(init, project, step, lambda params: (), None if sees_state else run, bounds)
@@ -118,8 +118,8 @@ def convolution(d: int, filter_width: int, bias: np.ndarray) -> Base:
 
     def project(params: Params, x: jax.Array) -> tuple[Scores, ...]:
         wide = affine(x, params["input"], jnp.pad(params["bias"], (0, 3 * (k - 1) * d)))
-        pieces = _pieces(wide, d)
-        return tuple(pieces[i : i + 3] for i in range(0, 3 * k, 3))
+        parts = pieces(wide, 3 * k)
+        return tuple(parts[i : i + 3] for i in range(0, 3 * k, 3))
 
     def step(params: Params, xi: Any, h: Any, pending: Any) -> tuple[Scores, State, State]:
         if pending is not None:
@@ -203,7 +203,3 @@ def _spread(bias: Bias, d: int) -> np.ndarray:
     if len(bias) != 2:
         raise ValueError(f"a bias must be a number or a pair of numbers, got {bias!r}")
     return np.linspace(bias[0], bias[1], d)
-
-
-def _pieces(wide: jax.Array, d: int) -> tuple[jax.Array, ...]:
-    return tuple(wide[..., i : i + d] for i in range(0, wide.shape[-1], d))

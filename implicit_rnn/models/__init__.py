@@ -14,7 +14,7 @@ from implicit_rnn.models.graph import (
     graph_network,
     logistic_regression,
 )
-from implicit_rnn.models.hopfield import Hopfield, hopfield
+from implicit_rnn.models.hopfield import Hopfield, descent_step, energy, hopfield
 from implicit_rnn.models.language_model import LanguageModel, TokenBatch, language_model
 from implicit_rnn.models.output_recurrence import OutputRecurrence, output_recurrence
 from implicit_rnn.models.sentence_pair import SentencePair, SentencesBatch, sentence_pair
@@ -54,7 +54,9 @@ __all__ = [
     "beam",
     "captioner",
     "classifier",
+    "descent_step",
     "encoder",
+    "energy",
     "feed_forward",
     "frames_model",
     "graph_network",

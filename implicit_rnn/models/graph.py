@@ -40,7 +40,8 @@ class GraphNetwork(NamedTuple):
       scores: `(params, inputs, edges, *, key=None, probe=None, start=None, trace=0) ->
         (scores, Settled)` of one graph, scores `[nodes, labels]`. `start` are states `[nodes,
         hidden]` to begin from in place of zeros, NaN where there are none; the other options are
-        those of `solvers.fixed_point`.
+        those of `solvers.fixed_point`. Edges to nodes that are not there are refused; inside of a
+        compiled program, where nobody can tell, they carry nothing or the wrong state.
     """
 
     init: Callable[[jax.Array], Params]
@@ -158,6 +159,8 @@ def graph_network(
         start: jax.Array | None = None,
         trace: int = 0,
     ) -> tuple[jax.Array, Settled]:
+        if not isinstance(edges, jax.core.Tracer):
+            _check_edges(edges, len(features))
         keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
         features = drop(features, dropout, keys[0])
         # What does not depend on the states is done once, outside the solve.
@@ -277,6 +280,15 @@ def _each(function: Callable, *batched: Any) -> Any:
         return jax.vmap(function)(*batched)
     one = function(*jax.tree.map(lambda leaf: leaf[0], batched))
     return jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def _check_edges(edges: jax.Array, nodes: int) -> None:
+    bad = jnp.flatnonzero(jnp.any((edges < 0) | (edges >= nodes), axis=1))
+    if bad.size:
+        raise ValueError(
+            f"row {bad[0]} of the edges is {edges[bad[0]].tolist()}, but nodes are numbered from 0 "
+            f"to {nodes - 1}"
+        )
 
 
 def _check_labels(labels: int) -> None:

@@ -16,8 +16,8 @@ def bidirectional(
     bwd_cell: Cell,
     params: tuple[Params, Params],
     xs: jax.Array,
-    *,
     length: int | jax.Array | None = None,
+    *,
     state: tuple[State, State] | None = None,
     **settings: Any,
 ) -> tuple[jax.Array, tuple[State, State]]:

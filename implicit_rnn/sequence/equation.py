@@ -47,6 +47,8 @@ def batch_equation(
 ) -> Equation:
     """The equation of clean inputs `[time, features]`, or `[time, batch, features]` in lockstep."""
     if cell.final_state is None:
+        if not cell.causal:
+            raise ValueError(f"{cell.name} looks ahead, and so needs a final_state")
         raise ValueError(f"{cell.name} does not look ahead: use unroll, or cells.implicit(cell)")
     return Equation(
         params,

@@ -34,9 +34,10 @@ def equilibrium(
       params: its parameters.
       x: the input `[input_size]`, the same at every step.
       state: where to start, by default the cell's own.
-      method: `"picard"` runs the network until it settles; any other method finds the same state
-        in fewer steps.
-      adjoint: how gradients pass: `learning_rule`, any adjoint, or its name.
+      method: `"picard"` runs the network until it settles; any other method of `fixed_point` finds
+        the same state in fewer steps. Methods that sweep along time (`"banded"`) have none here.
+      adjoint: how gradients pass: `learning_rule`, any adjoint, its name, or `"auto"`, which is
+        `"implicit"`.
       rtol, atol, max_steps, probe, trace: as for `solvers.fixed_point`.
 
     Returns:
@@ -54,8 +55,9 @@ def equilibrium(
     start = cell.initial_state(params) if state is None else state
     # A cell that sees more than one input at a time takes a sequence of one.
     xi = jax.tree.map(lambda leaf: leaf[0], cell.project(params, x[None]))
+    passing = "implicit" if isinstance(adjoint, str) and adjoint == "auto" else adjoint
     return solvers.fixed_point(
-        step, (params, xi), start, method=method, adjoint=adjoint, rtol=rtol, atol=atol,
+        step, (params, xi), start, method=method, adjoint=passing, rtol=rtol, atol=atol,
         max_steps=max_steps, probe=probe, trace=trace,
     )  # fmt: skip
 

@@ -16,10 +16,10 @@ def unroll(
     cell: Cell,
     params: Params,
     xs: jax.Array,
-    *,
     length: int | jax.Array | None = None,
     state: State | None = None,
     reverse: bool = False,
+    *,
     chunk: int | None = None,
     truncate: int | None = None,
 ) -> tuple[jax.Array, State]:

@@ -32,7 +32,7 @@ def load(split: str, path: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
     """
     if split not in ("train", "test"):
         raise ValueError(f'split must be "train" or "test", got {split!r}')
-    path = data.find("cifar10", FILE) if path is None else path
+    path = data.sound("cifar10", FILE) if path is None else path
     names = f"x_{split}_enc", f"y_{split}"
     encoded, labels = read_arrays(path, names).values()
     check_array(path, names[0], encoded, (CHANNELS, None, SIDE, SIDE))

@@ -56,7 +56,7 @@ def citation_task(
     if network == "generated":
         graph, public = block_graph(0), None
     elif network in CLASSES:
-        file = Path(path) if path else data.find(network, f"{network}.npz")
+        file = Path(path) if path else data.sound(network, f"{network}.npz")
         graph, public = read_citations(file, CLASSES[network])
     else:
         raise ValueError(f"network must be generated, {' or '.join(CLASSES)}, got {network!r}")

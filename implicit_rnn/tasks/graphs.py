@@ -78,19 +78,7 @@ def checked_graph(
     bad = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
     if bad.size:
         raise GraphError(f"{where}: a feature of node {bad[0]} is not finite")
-    bad = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=1))
-    if bad.size:
-        first, second = edges[bad[0]]
-        raise GraphError(
-            f"{where}: row {bad[0]} of the edges joins {first} and {second}, but nodes are "
-            f"numbered from 0 to {nodes - 1}"
-        )
-    bad = np.flatnonzero((labels < 0) | (labels >= classes))
-    if bad.size:
-        raise GraphError(
-            f"{where}: node {bad[0]} has the label {labels[bad[0]]}, but labels are numbered "
-            f"from 0 to {classes - 1}"
-        )
+    _check_numbers(edges, labels, classes, where)
     edges = edges[edges[:, 0] != edges[:, 1]].astype(np.int32)
     if not directed:
         edges = np.concatenate([edges, edges[:, ::-1]])
@@ -133,6 +121,22 @@ def principal_components(inputs: np.ndarray, count: int) -> np.ndarray:
     return (centred @ (loadings * np.sign(largest))).astype(np.float32)
 
 
+def _check_numbers(edges: np.ndarray, labels: np.ndarray, classes: int, where: str) -> None:
+    bad = np.flatnonzero(((edges < 0) | (edges >= len(labels))).any(axis=1))
+    if bad.size:
+        first, second = edges[bad[0]]
+        raise GraphError(
+            f"{where}: row {bad[0]} of the edges joins {first} and {second}, but nodes are "
+            f"numbered from 0 to {len(labels) - 1}"
+        )
+    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad.size:
+        raise GraphError(
+            f"{where}: node {bad[0]} has the label {labels[bad[0]]}, but labels are numbered "
+            f"from 0 to {classes - 1}"
+        )
+
+
 def graph_task(graph: Graph, split: Mapping[str, np.ndarray], **details: Any) -> Task:
     """A task whose every batch is the whole graph; splits differ in the labels that count.
 
@@ -141,6 +145,7 @@ def graph_task(graph: Graph, split: Mapping[str, np.ndarray], **details: Any) ->
       split: the nodes of `train`, `valid` and `test`.
       details: as for `Task`.
     """
+    _check_numbers(graph.edges, graph.labels, graph.classes, "graph")
     # On the device once and for all: updates pass them on, and no program holds them as constants.
     inputs, edges, labels = jax.device_put((graph.inputs[None], graph.edges[None],
                                             graph.labels[None]))  # fmt: skip

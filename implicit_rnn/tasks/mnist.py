@@ -28,7 +28,7 @@ def load(split: str) -> tuple[np.ndarray, np.ndarray]:
     if split not in SPLITS:
         raise ValueError(f'split must be "train" or "test", got {split!r}')
     paths = [
-        data.find("mnist", f"{SPLITS[split]}-{name}-ubyte")
+        data.sound("mnist", f"{SPLITS[split]}-{name}-ubyte")
         for name in ("images-idx3", "labels-idx1")
     ]
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)

@@ -63,7 +63,7 @@ def music_task(
             name: chords(number, count) for number, (name, count) in enumerate(_GENERATED.items())
         }
     elif music in FILES:
-        splits = read_music(Path(path) if path else data.find("poly_music", FILES[music]))
+        splits = read_music(Path(path) if path else data.sound("poly_music", FILES[music]))
     else:
         raise ValueError(f"music must be generated, {', '.join(FILES)}, got {music!r}")
     sources = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -62,7 +63,7 @@ def newton(
     """
     linear = bicgstab(max_steps=50) if linear is None else resolve(linear)
     adaptive = forcing == "eisenstat_walker"
-    if not adaptive and not (isinstance(forcing, float) and 0 <= forcing < 1):
+    if not adaptive and not (isinstance(forcing, numbers.Real) and 0 <= forcing < 1):
         raise ValueError(
             f'forcing must be "eisenstat_walker" or a number in [0, 1), got {forcing!r}'
         )

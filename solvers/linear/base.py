@@ -93,7 +93,7 @@ class LinearSolver:
         rtol: float | jax.Array | None = None,
         trace: int = 0,
     ) -> tuple[Tree, Info]:
-        """Solves for `x`.
+        """Solves for `x`. `solvers.linear_solve` is the solve that can be differentiated.
 
         Args:
           matvec: `v -> A v`, linear, on pytrees like `b`.

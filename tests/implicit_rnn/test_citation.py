@@ -152,6 +152,12 @@ def test_generated_documents_cite_and_speak_mostly_of_their_own_topic():
 
 def test_a_batch_is_the_whole_graph_with_the_labels_that_count(tmp_path):
     graph, split = read_citations(file_of(tmp_path), 2)
+    for wrong, message in (
+        ({"edges": np.array([[0, 9]])}, "row 0 of the edges joins 0 and 9"),
+        ({"labels": np.array([0, 1, 5, 0])}, "node 2 has the label 5"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            graph_task(graph._replace(**wrong), split)
     task = graph_task(graph, split)
     assert task.sizes == {"input_size": 3, "labels": 2}
     seen = np.zeros(4, int)

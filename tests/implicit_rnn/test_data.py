@@ -96,6 +96,27 @@ def test_a_damaged_file_is_named_and_fetched_again(served: data.File, tmp_path: 
     assert cached(tmp_path).read_bytes() == CONTENT
 
 
+def test_a_file_of_the_published_size_must_be_the_published_one(served: data.File, tmp_path: Path):
+    main(["data", "fetch", "small"])
+    assert data.sound("small", "file.bin") == cached(tmp_path)
+    cached(tmp_path).write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(data.DataError, match=r"file.bin is damaged"):
+        data.sound("small", "file.bin")
+    cached(tmp_path).write_bytes(CONTENT[:100])  # for the reader to judge
+    assert data.sound("small", "file.bin") == cached(tmp_path)
+
+
+def test_sets_without_an_address_do_not_stop_the_others(served, monkeypatch, tmp_path, capsys):
+    small = data.DATASETS["small"]
+    private = data.DataSet("a test", "none", (served._replace(url=None),), "a friend")
+    monkeypatch.setattr(data, "DATASETS", {"private": private, "small": small})
+    assert main(["data", "fetch"]) == 0
+    assert "private: not all of its files have a public address" in capsys.readouterr().out
+    assert cached(tmp_path).exists()
+    assert main(["data", "fetch", "private"]) == 1
+    assert "a friend" in capsys.readouterr().err
+
+
 def test_a_missing_set_says_how_to_get_it(served: data.File, capsys):
     with pytest.raises(data.DataError, match=r"data fetch small.*IMPLICIT_RNN_DATA"):
         data.find("small", "file.bin")

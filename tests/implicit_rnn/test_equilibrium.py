@@ -1,5 +1,6 @@
 """The state at which a cell stays under a fixed input, against numpy and a dense gradient."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +44,17 @@ def test_equals_a_network_that_was_run_for_long(method, dtype):
         )(params, x)
         assert bool(info.converged)
         np.testing.assert_allclose(found, settled(cell, params, x, 60), rtol=1e-5, atol=1e-6)
+
+
+def test_auto_is_the_implicit_gradient():
+    cell, params, _, x = vanilla(np.float32)
+
+    def gradient(adjoint):
+        return jax.grad(
+            lambda p: jnp.sum(implicit_rnn.equilibrium(cell, p, x, adjoint=adjoint)[0] ** 2)
+        )(params)
+
+    chex.assert_trees_all_equal(gradient("auto"), gradient("implicit"))
 
 
 def test_every_cell_with_a_state_of_parts_has_one():

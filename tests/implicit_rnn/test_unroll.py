@@ -63,6 +63,20 @@ def test_chunks_change_neither_values_nor_gradients(chunk, reverse, length):
         chex.assert_trees_all_close(run(chunk), run(None), atol=1e-12)
 
 
+def test_the_first_arguments_may_go_without_names():
+    params, xs = example()
+    named = implicit_rnn.unroll(CELL, params, xs, length=3, state=None, reverse=True)
+    chex.assert_trees_all_equal(implicit_rnn.unroll(CELL, params, xs, 3, None, True), named)
+    both = implicit_rnn.init_bidirectional(CELL, CELL, jax.random.key(0), xs.shape[-1])
+    named = implicit_rnn.bidirectional(CELL, CELL, both, xs, length=3)
+    chex.assert_trees_all_equal(implicit_rnn.bidirectional(CELL, CELL, both, xs, 3), named)
+    cell = cells.igru(4)
+    params = cell.init(jax.random.key(0), xs.shape[-1])
+    named = implicit_rnn.implicit(cell, params, xs, length=3, start="zeros", method="banded")
+    unnamed = implicit_rnn.implicit(cell, params, xs, 3, "zeros", "banded")
+    chex.assert_trees_all_equal(unnamed, named)
+
+
 def test_chunks_need_less_memory():
     params, xs = example(time=1024)
 

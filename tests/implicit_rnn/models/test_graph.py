@@ -249,6 +249,11 @@ def test_bad_arguments_are_named():
             model_of(**wrong)
     with pytest.raises(ValueError, match="4 features do not fit into an initial state of 3"):
         graph_network(4, LABELS, 3, inputs="initial")
+    model, features = model_of(), example().inputs[0]
+    edges = np.concatenate([EDGES, [[0, NODES]]])
+    message = rf"row {len(EDGES)} of the edges is \[0, {NODES}\], but .* 0 to {NODES - 1}"
+    with pytest.raises(ValueError, match=message):
+        model.scores(parameters(model), features, edges)
     with pytest.raises(ValueError, match="labels must be at least 2"):
         logistic_regression(FEATURES, 1)
 
