@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import solvers
 from implicit_rnn.cells import gru
@@ -283,10 +284,11 @@ def _each(function: Callable, *batched: Any) -> Any:
 
 
 def _check_edges(edges: jax.Array, nodes: int) -> None:
-    bad = jnp.flatnonzero(jnp.any((edges < 0) | (edges >= nodes), axis=1))
+    known = np.asarray(edges)
+    bad = np.flatnonzero(np.any((known < 0) | (known >= nodes), axis=1))
     if bad.size:
         raise ValueError(
-            f"row {bad[0]} of the edges is {edges[bad[0]].tolist()}, but nodes are numbered from 0 "
+            f"row {bad[0]} of the edges is {known[bad[0]].tolist()}, but nodes are numbered from 0 "
             f"to {nodes - 1}"
         )
 
