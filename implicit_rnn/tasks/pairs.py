@@ -129,9 +129,9 @@ def evenly(rows: list[T], count: int | None) -> list[T]:
 
 def left_out(count: int) -> list[str]:
     """What a run is to say of training pairs that it does not see."""
-    return [f"left out: {count:,} training pairs that are too long or cannot be written"] * (
-        count > 0
-    )
+    if not count:
+        return []
+    return [f"left out: {count:,} training pairs that are too long or cannot be written"]
 
 
 def drawn(
