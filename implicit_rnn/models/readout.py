@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Params, dense
+from implicit_rnn.cells.base import Params, dense, product
 from implicit_rnn.models.base import NO_SETTINGS
 from implicit_rnn.models.encoder import Encoded, Encoder
 from implicit_rnn.sequence.stack import drop
@@ -22,7 +22,7 @@ def init_read(key: jax.Array, width: int, outputs: int) -> Params:
 
 def read(params: Params, features: jax.Array) -> jax.Array:
     """`features @ weights + bias`."""
-    return features @ params["weights"] + params["bias"]
+    return product(features, params["weights"]) + params["bias"]
 
 
 def every_step(params: Params, encoded: Encoded, length: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen import dot_product_attention
 
-from implicit_rnn.cells.base import Params
+from implicit_rnn.cells.base import Params, product
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, embedded
 from implicit_rnn.models.blocks import Block, feed_forward, linear
 from implicit_rnn.models.decoder import shifted
@@ -212,7 +212,7 @@ def transformer(
 
         keys = None if key is None else jax.random.split(key, len(inputs))
         features = jax.vmap(one)(source, batch.source_length, target, keys)
-        return features @ jnp.asarray(params["target"]).T
+        return product(features, jnp.asarray(params["target"]).T)
 
     def loss(
         params: Params,
@@ -227,7 +227,7 @@ def transformer(
         mean, sums = target_sums(found, batch, end)
         if smoothing and key is not None:
             _, _, mask = shifted(batch.target, batch.target_length, end)
-            even = -jnp.mean(jax.nn.log_softmax(found), axis=-1)
+            even = jax.nn.logsumexp(found, axis=-1) - jnp.mean(found, axis=-1)
             even = jnp.sum(jnp.where(mask, even, 0)) / jnp.maximum(jnp.sum(mask), 1)
             mean = (1 - smoothing) * mean + smoothing * even
         return mean, Outcome(sums)
