@@ -11,7 +11,15 @@ from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, dense, product
 from implicit_rnn.cells.recurrence import in_chunks, last_of, linear_recurrence
-from implicit_rnn.cells.recursion import Recursion, candidate_of, check_depth, gates, weighing
+from implicit_rnn.cells.recursion import (
+    Recursion,
+    candidate_of,
+    check_depth,
+    gated,
+    gates,
+    mixed,
+    weighing,
+)
 from implicit_rnn.cells.xrnn_bases import make_base
 
 # The two units below a unit, as its parameters name them, and as pictures of the tree do.
@@ -191,13 +199,15 @@ def xrnn(
             h, own = state.h, state.base
             previous = h if state.c is None else state.c
         scores, new, kept = unit.step(params["base"], xi.base, h, own)
-        f, o, z = gates(scores, xi.weights, [child.h for child, _ in turned], bend)
-        c = previous + f * (z - previous)
-        h = o * c if xi.skip is None else o * c + xi.skip
+        f, o, z = mixed(scores, xi.weights, [child.h for child, _ in turned])
+        h, c = gated(bend, f, o, z, previous)
+        h = h if xi.skip is None else h + xi.skip
         news, kepts = (tuple(pair[i] for pair in turned) for i in range(2))
+        lasts = jax.nn.sigmoid(-f)
         if remembers:
-            return XRNNState(h, c, new, news), XRNNState(jnp.zeros_like(h), 1 - f, kept, kepts)
-        return XRNNState(h, None, new, news), XRNNState(o * (1 - f), None, kept, kepts)
+            return XRNNState(h, c, new, news), XRNNState(jnp.zeros_like(h), lasts, kept, kepts)
+        retained = jax.nn.sigmoid(o) * lasts
+        return XRNNState(h, None, new, news), XRNNState(retained, None, kept, kepts)
 
     def at_once(
         params: Params, xs: jax.Array, state: XRNNState, length: jax.Array, reverse: bool
