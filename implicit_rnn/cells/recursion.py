@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -14,8 +13,21 @@ from implicit_rnn.cells.base import Params, affine, dense
 Recursion = Literal["dynamic", "static", "scalar"] | float | Sequence[float]
 Candidate = Callable[[jax.Array], jax.Array]
 
+
+@jax.custom_jvp
+def _tanh(scores: jax.Array) -> jax.Array:
+    """`jnp.tanh`, whose derivative would keep two arrays."""
+    return jnp.tanh(scores)
+
+
+@_tanh.defjvp
+def _tanh_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    value = jnp.tanh(*primals)
+    return value, (1 - value**2) * tangents[0]
+
+
 _CANDIDATES: dict[str, Candidate] = {
-    "tanh": jnp.tanh,
+    "tanh": _tanh,
     "relu": jax.nn.relu,
     "identity": lambda scores: scores,
 }
@@ -99,28 +111,25 @@ def mixed(
     return f, o, z
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
+@jax.custom_jvp
 def gated(
-    bend: Candidate, f: jax.Array, o: jax.Array, z: jax.Array, previous: jax.Array
+    f: jax.Array, o: jax.Array, z: jax.Array, previous: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """`o c` and `c`, with `c = (1 - f) previous + f z`, from the scores of `f`, `o` and `z`."""
-    f, o, z = jax.nn.sigmoid(f), jax.nn.sigmoid(o), bend(z)
+    """`o c` and `c`, with `c = (1 - f) previous + f z`, from the scores of `f` and `o`."""
+    f, o = jax.nn.sigmoid(f), jax.nn.sigmoid(o)
     c = previous + f * (z - previous)
     return o * c, c
 
 
 @gated.defjvp
-def _gated_rule(bend: Candidate, primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-    """One factor for each score: a backward pass keeps five arrays a step, and no more."""
-    f, o, score, previous = primals
+def _gated_rule(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    """One factor for each gate: a backward pass keeps four arrays a step, and no more."""
+    f, o, z, previous = primals
     f, o = jax.nn.sigmoid(f), jax.nn.sigmoid(o)
-    z, slope = jax.jvp(bend, (score,), (jnp.ones_like(score),))
     c = previous + f * (z - previous)
-    f_dot, o_dot, score_dot, previous_dot = tangents
-    c_dot = (
-        ((z - previous) * f * (1 - f)) * f_dot + (f * slope) * score_dot + (1 - f) * previous_dot
-    )
-    h_dot = (c * o * (1 - o)) * o_dot + o * c_dot
+    f_dot, o_dot, z_dot, previous_dot = tangents
+    c_dot = (z - previous) * f * (1 - f) * f_dot + f * (z_dot - previous_dot) + previous_dot
+    h_dot = c * o * (1 - o) * o_dot + o * c_dot
     return (o * c, c), (h_dot, c_dot)
 
 

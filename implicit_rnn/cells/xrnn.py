@@ -200,7 +200,7 @@ def xrnn(
             previous = h if state.c is None else state.c
         scores, new, kept = unit.step(params["base"], xi.base, h, own)
         f, o, z = mixed(scores, xi.weights, [child.h for child, _ in turned])
-        h, c = gated(bend, f, o, z, previous)
+        h, c = gated(f, o, bend(z), previous)
         h = h if xi.skip is None else h + xi.skip
         news, kepts = (tuple(pair[i] for pair in turned) for i in range(2))
         lasts = jax.nn.sigmoid(-f)

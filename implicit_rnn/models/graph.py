@@ -40,7 +40,8 @@ class GraphNetwork(NamedTuple):
         (wrong labels) and `count` (labels).
       scores: `(params, inputs, edges, *, key=None, probe=None, start=None, trace=0) ->
         (scores, Settled)` of one graph, scores `[nodes, labels]`. `start` are states `[nodes,
-        hidden]` to begin from in place of zeros, NaN where there are none; the other options are
+        hidden]` to begin from in place of zeros, NaN where there are none; nodes that see their
+        features as the initial state begin from these all the same. The other options are
         those of `solvers.fixed_point`. Edges to nodes that are not there are refused; inside of a
         compiled program, where nobody can tell, they carry nothing or the wrong state.
     """

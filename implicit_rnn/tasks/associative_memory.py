@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from implicit_rnn.tasks import digits, mnist
-from implicit_rnn.tasks.base import Source, Task
+from implicit_rnn.tasks.base import Source, Task, one_of
 
 
 class Patterns(NamedTuple):
@@ -40,6 +40,7 @@ def associative_memory_task(
       corruption: share of the pixels that are 1 which become 0.
       seed: of what is removed; the images are always the first of each digit.
     """
+    one_of("images", images, ("digits", "mnist"))
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     for name, share in {"threshold": threshold, "corruption": corruption}.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,12 @@ class Task(NamedTuple):
     metric: str
     details: dict[str, Any]
     verdict: Callable[[list[dict[str, Any]]], dict[str, float]] | None = None
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuses a setting that is none of those that are known."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
 
 
 def labelled(examples: Examples) -> Source:

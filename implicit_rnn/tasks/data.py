@@ -377,18 +377,14 @@ def verify(path: Path, file: File) -> None:
         raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
 
 
-def fetch(file: File, path: Path, source: str = "") -> None:
+def fetch(file: File, path: Path) -> None:
     """Downloads a file, going on with what an earlier attempt has left; refuses a wrong one.
 
     Args:
-      file: which.
+      file: one with an address.
       path: where it goes.
-      source: what to say of a file without an address.
     """
-    if file.url is None:
-        raise DataError(
-            f"no public address gives {file.path}: it is {source or 'not public'}; put it at {path}"
-        )
+    assert file.url is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -429,13 +425,12 @@ def show(names: Sequence[str]) -> int:
 def fetch_all(names: Sequence[str]) -> int:
     """Fetches what is missing into the user's cache.
 
-    Of all sets, those with files that have no address are named and passed over; one that was asked
-    for is an error.
+    Files without an address are named, and the others fetched; 1 if a set that was asked for lacks
+    such a file.
     """
+    lacking = False
     for name in _chosen(names):
-        if not names and any(file.url is None for file in DATASETS[name].files):
-            print(f"{name}: not all of its files have a public address; see `data fetch {name}`")
-            continue
+        nowhere = []
         for file in DATASETS[name].files:
             path = folders()[-1] / name / file.path
             with contextlib.suppress(DataError):
@@ -443,10 +438,19 @@ def fetch_all(names: Sequence[str]) -> int:
                 verify(path, file)
                 print(f"{path} is there")
                 continue
-            print(f"fetching {file.url or file.path}")
-            fetch(file, path, DATASETS[name].source)
+            if file.url is None:
+                nowhere.append(file.path)
+                continue
+            print(f"fetching {file.url}")
+            fetch(file, path)
             print(f"wrote {path}")
-    return 0
+        if nowhere:
+            print(
+                f"{name}: no public address gives {', '.join(nowhere)}, which are "
+                f"{DATASETS[name].source}; put them into {folders()[-1] / name}"
+            )
+            lacking = True
+    return int(lacking and bool(names))
 
 
 def verify_all(names: Sequence[str]) -> int:

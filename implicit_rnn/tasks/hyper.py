@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from implicit_rnn.tasks import digits, mnist
-from implicit_rnn.tasks.base import Source, Task
+from implicit_rnn.tasks.base import Source, Task, one_of
 
 
 class Trainings(NamedTuple):
@@ -93,6 +93,7 @@ def _examples(
     data: str, train: int, held_out: int, seed: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Sets that share no example; pixels from 0 to 1, less their means over the training set."""
+    one_of("data", data, ("digits", "mnist"))
     rng = np.random.default_rng(seed)
     if data == "mnist":
         images, labels = mnist.load("train")

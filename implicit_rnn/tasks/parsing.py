@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Task
+from implicit_rnn.tasks.base import Task, one_of
 from implicit_rnn.tasks.code_tokens import code_tokens
 from implicit_rnn.tasks.copying import lexicon
 from implicit_rnn.tasks.expressions import expression
@@ -76,6 +76,8 @@ def read_splits(corpus: str, folder: Path | None = None) -> dict[str, list[TextP
       corpus: `"geo"`, `"jobs"`, `"atis"` or `"django"`.
       folder: with its files, in place of the data set's.
     """
+
+    one_of("corpus", corpus, ("geo", "jobs", "atis", "django"))
 
     def file(name: str) -> Path:
         return located("semantic_parsing", name, folder, verified=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from implicit_rnn.tasks.base import Task
+from implicit_rnn.tasks.base import Task, one_of
 from implicit_rnn.tasks.pairs import different, left_out, padded, pairs_task
 from implicit_rnn.tasks.parallel_text import aligned
 from implicit_rnn.tasks.subwords import Subwords, subwords
@@ -59,6 +59,7 @@ def translation_task(
       merges: of the byte-pair encoding that both languages share (`tasks.bpe`).
       longest: training pairs with more pieces on either side are left out; by default none.
     """
+    one_of("corpus", corpus, ("toy", *FILES))
     wanted = {"train": train, "valid": valid, "test": test}
     if corpus == "toy":
         counts = {name: count or GENERATED[name] for name, count in wanted.items()}
@@ -76,6 +77,11 @@ def translation_task(
             ]
             texts[name] = aligned(*sides)[: wanted.get(name, test)]
     return translated_task(texts, subwords(texts["train"], merges), longest)
+
+
+def source_language(corpus: str) -> str:
+    """What is translated; the words of the tiny language are English."""
+    return FILES[corpus][0][0] if corpus in FILES else "en"
 
 
 def translated_task(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicit_rnn.tasks.base import Task
+from implicit_rnn.tasks.base import Task, one_of
 from implicit_rnn.tasks.pairs import Pair, drawn, pairs_task
 
 # Nodes that the trees of a depth have at least, as in the paper.
@@ -54,6 +54,7 @@ def tree_traversal_task(
             f"trees of depth {depth} have 1 to {nodes} nodes; {fewest} to {largest} are asked for"
         )
     orders = traversals(depth)
+    one_of("target", target, ("postorder", "preorder"))
     given = {"postorder": "preorder", "preorder": "postorder"}[target]
 
     def draw(rng: np.random.Generator, count: int) -> list[Pair]:

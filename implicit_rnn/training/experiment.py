@@ -179,11 +179,15 @@ def _without_seeds(label: dict[str, Any]) -> dict[str, Any]:
 def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One row of the table out of those of one run, or of its repetitions."""
     row = _without_seeds(rows[0]["label"])
-    for number, key in enumerate(rows[0]["metric"]):
+    # What some of the repetitions have not been judged by is no column of all.
+    shared = [key for key in rows[0]["metric"] if all(key in other["metric"] for other in rows)]
+    for number, key in enumerate(shared):
         values = [other["metric"][key] for other in rows]
         row[key] = statistics.fmean(values)
         if len(rows) > 1 and not number:
-            row |= {"spread": statistics.stdev(values), "seeds": len(rows)}
+            row["spread"] = statistics.stdev(values)
+    if len(rows) > 1:
+        row["seeds"] = len(rows)
     cost: dict[str, Any] = {
         key: statistics.fmean(other["cost"][key] for other in rows) for key in rows[0]["cost"]
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +12,10 @@ import jax
 import numpy as np
 
 from implicit_rnn.models import Seq2Seq, Transformer
+from implicit_rnn.tasks.moses import escaped, readable
 from implicit_rnn.tasks.pairs import wide
 from implicit_rnn.tasks.subwords import Subwords
-from implicit_rnn.tasks.translation import bare_task
+from implicit_rnn.tasks.translation import bare_task, source_language
 from implicit_rnn.training import experiment, loop
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.build import MODELS
@@ -27,7 +27,6 @@ _BATCH = 64
 _GROWTH = 1.5  # from one length that sentences are padded to to the next, each a program
 _SHORT = 12  # the shortest of them is at most so long
 _FEW = 200  # sentences that are padded to one length
-_TOKEN = re.compile(r"\w+(?:[-_]\w+)*|[^\w\s]")
 
 
 class Search(NamedTuple):
@@ -51,6 +50,7 @@ class Trained(NamedTuple):
     subwords: Subwords
     find: Callable[..., list[str]]  # as `finder` gives it
     params: Any
+    english: bool  # what is translated
 
 
 def load(output: Path, search: Search) -> Trained:
@@ -69,18 +69,22 @@ def load(output: Path, search: Search) -> Trained:
     parts = trainer_of(task, model, config)
     kept = Checkpoints(folder / "checkpoints")
     state, _ = chosen_state(kept, jax.eval_shape(parts.init), print, search.average)
-    return Trained(pieces, finder(model, pieces, search, config), parts.usable(state))
+    return Trained(
+        pieces, finder(model, pieces, search, config), parts.usable(state),
+        source_language(config.task["corpus"]) == "en",
+    )  # fmt: skip
 
 
 def translate(trained: Trained, sentences: Sequence[str]) -> list[str]:
     """Sentences in the other language.
 
-    Texts are made as the corpora are, in lower case and with punctuation by itself.
+    Texts are made as the corpora are, in lower case and with punctuation by itself; what comes back
+    is so, too.
     """
-    texts = [" ".join(_TOKEN.findall(text.lower())) for text in sentences]
+    texts = [escaped(text, clitics=trained.english) for text in sentences]
     sources = trained.subwords.numbers([text for text in texts if text], "source")
     found = iter(trained.find(trained.params, sources))
-    return [next(found) if text else "" for text in texts]
+    return [readable(next(found)) if text else "" for text in texts]
 
 
 def finder(

@@ -106,15 +106,17 @@ def test_a_file_of_the_published_size_must_be_the_published_one(served: data.Fil
     assert data.sound("small", "file.bin") == cached(tmp_path)
 
 
-def test_sets_without_an_address_do_not_stop_the_others(served, monkeypatch, tmp_path, capsys):
-    small = data.DATASETS["small"]
-    private = data.DataSet("a test", "none", (served._replace(url=None),), "a friend")
-    monkeypatch.setattr(data, "DATASETS", {"private": private, "small": small})
+def test_files_without_an_address_do_not_stop_the_others(served, monkeypatch, tmp_path, capsys):
+    private = served._replace(path="private.bin", url=None)
+    half = data.DataSet("a test", "none", (private, served), "a friend's")
+    monkeypatch.setattr(data, "DATASETS", {"half": half, "small": data.DATASETS["small"]})
     assert main(["data", "fetch"]) == 0
-    assert "private: not all of its files have a public address" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "half: no public address gives private.bin, which are a friend's; put them into" in told
     assert cached(tmp_path).exists()
-    assert main(["data", "fetch", "private"]) == 1
-    assert "a friend" in capsys.readouterr().err
+    assert (data.folders()[-1] / "half" / "file.bin").exists()
+    assert main(["data", "fetch", "half"]) == 1
+    assert "private.bin" in capsys.readouterr().out
 
 
 def test_a_missing_set_says_how_to_get_it(served: data.File, capsys):

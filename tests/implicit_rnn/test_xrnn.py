@@ -235,6 +235,39 @@ def test_gradients_are_finite_differences(name):
         assert_gradients_are_finite_differences(cell, *example(cell), LENGTH)
 
 
+@pytest.mark.parametrize("base", ["linear", "linear_state"])
+def test_a_candidate_may_be_learnt(base):
+    def loss(slope):
+        cell = cells.xrnn(WIDTH, base=base, candidate=lambda scores: slope * jnp.tanh(scores))
+        params, xs = example(cell)
+        return jnp.sum(implicit_rnn.unroll(cell, params, xs, length=LENGTH)[0] ** 2)
+
+    with jax.enable_x64(True):
+        slope, step = jnp.asarray(0.7), 1e-5
+        expected = (loss(slope + step) - loss(slope - step)) / (2 * step)
+        np.testing.assert_allclose(jax.jit(jax.grad(loss))(slope), expected, rtol=1e-7)
+
+
+def kept_by_steps(depth):
+    """Arrays `[time, width]` that a gradient through steps one by one keeps."""
+    long, width = 101, 7
+    cell = cells.xrnn(width, depth=depth, base="linear_state")
+    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
+
+    def backward(params, xs):
+        return jax.vjp(lambda *at: implicit_rnn.unroll(cell, *at)[0], params, xs)[1]
+
+    pull = jax.eval_shape(backward, params, jax.ShapeDtypeStruct((long, INPUTS), jnp.float32))
+    return sum(leaf.size == long * width and leaf.dtype != bool for leaf in jax.tree.leaves(pull))
+
+
+def test_steps_one_by_one_keep_few_arrays_of_a_unit():
+    # A state, four factors and the slope of the candidate; above the maximum depth two differences;
+    # and once a mask of the outputs.
+    assert kept_by_steps(1) <= 6 + 1
+    assert kept_by_steps(3) <= 6 * 7 + 2 * 3 + 1
+
+
 def count(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 

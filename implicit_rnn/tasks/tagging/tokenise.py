@@ -11,7 +11,7 @@ import re
 
 from implicit_rnn.tasks.tagging.corpora import BRACKETS
 
-_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # training has few curly quotes
+STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # training has few curly quotes
 _CLITIC = re.compile(r"(.+?)(n't|'(?:s|m|d|re|ve|ll))$", re.IGNORECASE)
 _PAIRS = {
     "cannot": 3, "gonna": 3, "wanna": 3, "gotta": 3, "gimme": 3, "lemme": 3, "dunno": 2,
@@ -40,7 +40,7 @@ def sentences(text: str) -> list[list[str]]:
     [['Mr.', 'Li', 'does', "n't", 'know', '.'], ['(', 'Who', 'does', '?', ')']]
     """
     found: list[list[str]] = []
-    for line in text.translate(_STRAIGHT).splitlines():
+    for line in text.translate(STRAIGHT).splitlines():
         chunks, current = line.split(), []
         for number, chunk in enumerate(chunks):
             following = chunks[number + 1] if number + 1 < len(chunks) else ""

@@ -6,8 +6,11 @@ import copy
 import tomllib
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+from implicit_rnn.training.build import MODELS, build
 from implicit_rnn.training.config import ConfigError, dump, load, resolve
 from tests.implicit_rnn.training.problems import CONTENT, config
 
@@ -136,6 +139,28 @@ def test_every_configuration_of_the_library_is_sound_in_every_profile(root: Path
         for profile in [None, *profiles]:
             assert load(path, profile).runs
         assert "quick" in profiles, path
+
+
+GENERATED = [
+    "biased_walk", "sorting", "tree_traversal", "hopfield", "graph", "hyper", "ice_cream", "music",
+    "parsing", "pixels", "translation",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_quick_profiles_need_no_data_and_fit_their_tasks(root: Path, name: str, monkeypatch):
+    monkeypatch.delenv("IMPLICIT_RNN_DATA", raising=False)
+    runs = load(root / "configs" / f"{name}.toml", "quick").runs
+    task, _ = build(next(iter(runs.values())).task, next(iter(runs.values())).model)
+    assert {"train", "valid", "test"} <= set(task.splits)
+    for run in runs.values():
+        options = {key: value for key, value in run.model.items() if key != "name"}
+        model = MODELS[run.model["name"]](task, **options)
+        batch = task.splits["train"].batch(
+            task.splits["train"].plan(run.training.batch, 1, np.random.default_rng(0))[0]
+        )
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        jax.eval_shape(lambda p, b, model=model: model.loss(p, b)[0], params, batch)
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "tcn"])

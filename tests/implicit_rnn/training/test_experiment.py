@@ -45,6 +45,19 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
     assert "| 0.2000 | 0.1000 | 3 |" in experiment.markdown([first])
 
 
+def test_a_row_shows_what_all_its_seeds_were_judged_by(tmp_path):
+    write(tmp_path, {f"a-{s}": ({"variant": "a", "training.seed": s}, 0.1 * s) for s in range(2)})
+    path = tmp_path / "a-0" / "result.json"
+    judged = json.loads(path.read_text())
+    judged["translations"] = [
+        {"split": "test", "beam": 4, "average": 0, "length_penalty": 0.6, "bleu": 20.0}
+    ]
+    path.write_text(json.dumps(judged))
+    (row,) = experiment.results(tmp_path)
+    assert row["seeds"] == 2
+    assert not [key for key in row if key.startswith("BLEU")]
+
+
 def test_a_record_keeps_earlier_runs_only_of_the_same_experiment(tmp_path):
     label = {"variant": "a"}
     early, late, path = tmp_path / "early", tmp_path / "late", tmp_path / "record.json"
