@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import hashlib
 import os
+import sys
 import urllib.error
 import urllib.request
 import zlib
@@ -446,8 +447,9 @@ def fetch_all(names: Sequence[str]) -> int:
             print(f"wrote {path}")
         if nowhere:
             print(
-                f"{name}: no public address gives {', '.join(nowhere)}, which are "
-                f"{DATASETS[name].source}; put them into {folders()[-1] / name}"
+                f"{name}: no public address gives {', '.join(nowhere)} "
+                f"({DATASETS[name].source}); to be put into {folders()[-1] / name}",
+                file=sys.stderr,
             )
             lacking = True
     return int(lacking and bool(names))

@@ -111,12 +111,12 @@ def test_files_without_an_address_do_not_stop_the_others(served, monkeypatch, tm
     half = data.DataSet("a test", "none", (private, served), "a friend's")
     monkeypatch.setattr(data, "DATASETS", {"half": half, "small": data.DATASETS["small"]})
     assert main(["data", "fetch"]) == 0
-    told = capsys.readouterr().out
-    assert "half: no public address gives private.bin, which are a friend's; put them into" in told
+    told = capsys.readouterr().err
+    assert "half: no public address gives private.bin (a friend's); to be put into" in told
     assert cached(tmp_path).exists()
     assert (data.folders()[-1] / "half" / "file.bin").exists()
     assert main(["data", "fetch", "half"]) == 1
-    assert "private.bin" in capsys.readouterr().out
+    assert "private.bin" in capsys.readouterr().err
 
 
 def test_a_missing_set_says_how_to_get_it(served: data.File, capsys):
