@@ -45,19 +45,21 @@ class Run(NamedTuple):
 
 def draw(output: Path, folders: list[Path]) -> list[Path]:
     """Draws what the runs among these folders that learn hyperparameters have to show."""
-    groups: dict[str, list[Run]] = {}
+    panels: dict[tuple[int, int], list[Run]] = {}
     for folder in folders:
         config = configuration(folder)
         rows = [row for row in Records(folder / "metrics.jsonl").read() if "step_loss" in row]
         if config.model["name"] == NAME and rows:
-            steps, truncation = config.task["steps"], config.model["truncation"]
-            name = f"{steps:,} steps, truncation {truncation}"
-            own = groups.setdefault(name, [])
+            own = panels.setdefault((config.model["truncation"], config.task["steps"]), [])
             rule = config.model["rule"]
             taken = any(run.name == rule for run in own)
             own.append(Run(folder.name if taken else rule, config, rows))
-    if not groups:
+    if not panels:
         return []
+    groups = {
+        f"{steps:,} steps, truncation {truncation}": panels[truncation, steps]
+        for truncation, steps in sorted(panels)
+    }
     plotted = output / "plots"
     last = {name: {run.name: _losses(run) for run in runs} for name, runs in groups.items()}
     written = [
