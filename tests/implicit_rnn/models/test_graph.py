@@ -136,14 +136,14 @@ def test_gradient_of_every_rule_is_the_implicit_one(dense_gradient, rule):
     assert error <= 1e-8 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("rule", ["tbptt", "rbp", "neumann", "gmres"])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "bptt"])
 def test_a_truncated_gradient_keeps_to_proposition_2(dense_gradient, rule):
     terms = 4  # of the series; by Propositions 1 and 3 the other rules take a step more
     inverse, jacobian, cotangent, by_params = dense_gradient["norms"]
     assert jacobian < 1
     bound = by_params * inverse * jacobian**terms * cotangent
     error = gradient_by(rule, terms - (rule == "neumann")) - dense_gradient["gradient"]
-    assert 1e-3 * bound < np.linalg.norm(error) < bound
+    assert 1e-4 * bound < np.linalg.norm(error) < bound
 
 
 def test_order_of_nodes_and_edges_does_not_matter():
