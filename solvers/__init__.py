@@ -1,13 +1,15 @@
 """Solvers for equations on pytrees, and the adjoints that carry gradients through them.
 
-`fixed_point` solves `x = f(theta, x)`, `linear_solve` solves `A x = b`; both work on one problem,
-and `jax.vmap` makes the batch. Nothing here knows of networks.
+`fixed_point` solves `x = f(theta, x)`, `root` solves `g(theta, x) = 0`, `linear_solve` solves
+`A x = b`; `implicit_diff` differentiates a solution found elsewhere. All work on one problem, and
+`jax.vmap` makes the batch. Nothing here knows of networks.
 """
 
 from solvers import adjoint, bands, batch, diagnose, linear, penalties
-from solvers.adjoint import adjoint_probe
+from solvers.adjoint import adjoint_probe, read_probe
+from solvers.adjoint.given import implicit_diff
 from solvers.bands import Bands
-from solvers.batch import compacted, race
+from solvers.batch import Sweeps, compacted, lockstep, race
 from solvers.fixed_point import (
     METHODS,
     Cascade,
@@ -15,16 +17,17 @@ from solvers.fixed_point import (
     anderson,
     auto,
     banded,
+    bracket,
     broyden,
     newton,
     picard,
     precondition,
     recurrence,
 )
+from solvers.fixed_point.root import root
 from solvers.fixed_point.solve import fixed_point
 from solvers.info import Info, SolveError, Status, check, explain
 from solvers.linear import LinearSolver, linear_solve
-from solvers.lockstep import Rescue, Sweeps, lockstep
 
 __all__ = [
     "METHODS",
@@ -32,7 +35,6 @@ __all__ = [
     "Cascade",
     "Info",
     "LinearSolver",
-    "Rescue",
     "SolveError",
     "Stage",
     "Status",
@@ -44,12 +46,14 @@ __all__ = [
     "banded",
     "bands",
     "batch",
+    "bracket",
     "broyden",
     "check",
     "compacted",
     "diagnose",
     "explain",
     "fixed_point",
+    "implicit_diff",
     "linear",
     "linear_solve",
     "lockstep",
@@ -58,5 +62,7 @@ __all__ = [
     "picard",
     "precondition",
     "race",
+    "read_probe",
     "recurrence",
+    "root",
 ]

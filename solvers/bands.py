@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.vectors import Tree
+from solvers.space import Tree
 
 Algorithm = Literal["thomas", "lapack", "cyclic"]
 
@@ -41,7 +41,7 @@ def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
         if diagonal is None:
             diagonal = jax.tree.map(jnp.zeros_like, tree)
         return jax.tree.map(
-            lambda rhs, lower, upper, own: tridiagonal_solve(-lower, 1 - own, -upper, rhs),
+            lambda rhs, *bands: _split_solve(*(band.astype(rhs.dtype) for band in bands), rhs),
             tree,
             bands.lower,
             bands.upper,
@@ -49,6 +49,12 @@ def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
         )
 
     return inverse
+
+
+def _split_solve(
+    lower: jax.Array, upper: jax.Array, own: jax.Array, rhs: jax.Array
+) -> jax.Array:
+    return tridiagonal_solve(-lower, 1 - own, -upper, rhs)
 
 
 def tridiagonal_matvec(
@@ -208,8 +214,8 @@ _RECURRENCES: dict[str, Callable[..., jax.Array]] = {
 
 def _shift(x: jax.Array, by: int) -> jax.Array:
     """`x[t - by]`, zero beyond the ends, for `by` of 1 or -1."""
-    zero = jnp.zeros_like(x[:1])
-    return jnp.concatenate([zero, x[:-1]] if by == 1 else [x[1:], zero])
+    rest = [(0, 0, 0)] * (x.ndim - 1)
+    return lax.pad(x, jnp.zeros((), x.dtype), [(by, -by, 0), *rest])
 
 
 def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,18 @@ from jax.experimental import checkify
 
 
 class Status(enum.IntEnum):
-    """How a solve ended. Each member carries a sentence of advice in `.advice`."""
+    """How a solve ended. Each member carries a sentence of advice in `.advice`.
+
+    The numbers are hexadecimal digits, so that up to 15 of them can be added and told apart: the
+    gradients of a probe that several backward solves share are (`solvers.adjoint.read_probe`).
+    """
 
     CONVERGED = 0
-    MAX_STEPS = 1
-    STALLED = 2
-    DIVERGED = 3
-    NONFINITE = 4
-    BREAKDOWN = 5
+    MAX_STEPS = 0x1
+    STALLED = 0x10
+    DIVERGED = 0x100
+    NONFINITE = 0x1000
+    BREAKDOWN = 0x10000
 
     @property
     def advice(self) -> str:
@@ -61,8 +65,9 @@ class Info(NamedTuple):
       status: int32, a `Status`.
       evaluations: int32, evaluations of the map, or products with the matrix, its
         Jacobian or their transposes: the cost, comparable across methods.
-      trace: relative residual after 0, 1, 2, ... steps (NaN after the last), or None.
+      trace: relative residual after 0, 1, 2, ... steps (-1 after the last), or None.
       winner: int32, which start won (`solvers.race`), or None.
+      iterates: recorded iterates, each leaf with a leading axis (`fixed_point(record=...)`), or None.
     """
 
     steps: jax.Array
@@ -71,6 +76,7 @@ class Info(NamedTuple):
     evaluations: jax.Array | int = 0
     trace: jax.Array | None = None
     winner: jax.Array | None = None
+    iterates: Any = None
 
     @property
     def converged(self) -> jax.Array:
@@ -106,19 +112,58 @@ def check(info: Info) -> None:
             residual=jnp.max(info.residual),
         )
         return
-    status = np.atleast_1d(np.asarray(info.status))
+    message = _complaint(info.status, info.residual, info.steps)
+    if message:
+        raise SolveError(message)
+
+
+def require_converged(info: Info, value: Any, what: str) -> Any:
+    """`value`, from which nothing can be computed unless every example has converged.
+
+    Outside of a trace the error is raised here. Inside `jit` and `vmap` it is raised by the program
+    when it runs, for the whole batch at once, and carries the same text.
+    """
+    if not isinstance(info.status, jax.core.Tracer):
+        message = _complaint(info.status, info.residual, info.steps, what)
+        if message:
+            raise SolveError(message)
+        return value
+
+    def look(status: np.ndarray, residual: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        message = _complaint(status, residual, steps, what)
+        if message:
+            raise SolveError(message)
+        return np.zeros(np.shape(status), bool)
+
+    failed = jax.pure_callback(
+        look,
+        jax.ShapeDtypeStruct(info.status.shape, bool),
+        *jax.lax.stop_gradient((info.status, info.residual, info.steps)),
+        vmap_method="broadcast_all",
+    )
+    failed = jnp.any(failed)
+    return jax.tree.map(lambda leaf: jnp.where(failed, jnp.zeros_like(leaf), leaf), value)
+
+
+def _complaint(status: Any, residual: Any, steps: Any, what: str = "solves") -> str | None:
+    """What did not converge, where it is in the batch, and what to try; None if nothing."""
+    status = np.atleast_1d(np.asarray(status))
     failed = np.flatnonzero(status.ravel() != Status.CONVERGED)
     if failed.size == 0:
-        return
-    residual = np.broadcast_to(np.asarray(info.residual), status.shape).ravel()
-    steps = np.broadcast_to(np.asarray(info.steps), status.shape).ravel()
-    lines = [f"{failed.size} of {status.size} solves did not converge"]
+        return None
+    residual = np.broadcast_to(np.asarray(residual), status.shape).ravel()
+    steps = np.broadcast_to(np.asarray(steps), status.shape).ravel()
+    lines = [f"{failed.size} of {status.size} {what} did not converge"]
     for code in np.unique(status.ravel()[failed]):
         where = failed[status.ravel()[failed] == code]
         first = where[0]
+        shown = ", ".join(map(str, where[:_MOST_SHOWN])) + (", ..." * (where.size > _MOST_SHOWN))
         lines.append(
             f"  {where.size} x {explain(code)}\n"
-            f"    first at index {first}: {steps[first]} steps, "
+            f"    at index {shown}; first at index {first}: {steps[first]} steps, "
             f"relative residual {residual[first]:.3g}"
         )
-    raise SolveError("\n".join(lines))
+    return "\n".join(lines)
+
+
+_MOST_SHOWN = 10

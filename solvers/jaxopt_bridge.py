@@ -18,7 +18,7 @@ from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.info import Info, Status
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import Operator
-from solvers.vectors import (
+from solvers.space import (
     Tree,
     Vector,
     epsilon,

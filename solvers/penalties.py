@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.vectors import (
+from solvers.space import (
     Tree,
     Vector,
     epsilon,

@@ -16,7 +16,7 @@ from implicit_rnn.sequence.unroll import checked
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.bands import bidiagonal_solve
-from solvers.vectors import epsilon
+from solvers.space import epsilon
 
 Jacobian = Literal["auto", "full", "diagonal"]
 

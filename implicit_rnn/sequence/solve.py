@@ -21,12 +21,11 @@ from implicit_rnn.sequence.equation import (
     mask,
     start_states,
 )
-from solvers import Info, iterate, linear
-from solvers.adjoint import Adjoint, transposed_system
-from solvers.fixed_point.solve import combine
+from solvers import Info, linear
+from solvers.adjoint import Adjoint
 from solvers.iterate import Method
 
-_FEW = 8  # stiff examples that are solved at a time
+_CHEAP = 30  # sweeps before Newton's method takes over
 _MOST_NEWTON = 50  # Newton steps for each; sweeps have brought it near, or nothing will
 
 
@@ -135,42 +134,42 @@ def implicit_batch(
     tolerances: dict[str, Any] = {
         "rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe,
     }  # fmt: skip
-    if levels > 1 or cell.bands is None:
-        return _implicit_compacted(
-            cell, params, xs, length, start, method, adjoint, levels, tolerances
-        )
     inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
     xs = jnp.where(inside, xs, 0)
     finite = jnp.all(jnp.isfinite(xs), axis=(1, 2))
     xs = jnp.where(finite[:, None, None], xs, 0)
-    equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), length)
-    if start is not None and not isinstance(start, str):
-        start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
-    sweeps, backward, rescue = _lockstep_settings(cell, method, adjoint, tolerances)
-    states, info = solvers.lockstep(
-        equation_sweep(cell), equation, start_states(cell, equation, start, None),
-        backward=backward, rescue=rescue, accelerated=accelerated, free_sweeps=free_sweeps,
-        **{**tolerances, "max_steps": sweeps},
-    )  # fmt: skip
-    states = jax.tree.map(
-        lambda leaf: jnp.where(finite[:, None, None], jnp.swapaxes(leaf, 0, 1), 0), states
-    )
+    if levels > 1 or cell.bands is None:
+        states, info = _implicit_compacted(
+            cell, params, xs, length, start, method, adjoint, levels, tolerances
+        )
+    else:
+        sweeps, newton, backward = _lockstep_settings(method, adjoint, max_steps)
+        equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), length)
+        if start is not None and not isinstance(start, str):
+            start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
+        states, info = solvers.lockstep(
+            equation_sweep(cell), equation, start_states(cell, equation, start, None),
+            in_axes=Equation(None, 1, None, None, 0),  # type: ignore[arg-type]
+            backward=backward, rescue=newton, accelerated=accelerated, free_sweeps=free_sweeps,
+            **{**tolerances, "max_steps": sweeps},
+        )  # fmt: skip
+        states = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), states)
+    states = jax.tree.map(lambda leaf: jnp.where(finite[:, None, None], leaf, 0), states)
     bad = jnp.int32(solvers.Status.NONFINITE)
     return states, info._replace(status=jnp.where(finite, info.status, bad))
 
 
 def _lockstep_settings(
-    cell: Cell, method: Any, adjoint: Any, tolerances: dict
-) -> tuple[int, solvers.Sweeps, solvers.Rescue]:
-    """Sweeps forwards, settings of those backwards, and what follows where they do not converge."""
-    limit = tolerances["max_steps"]
+    method: Any, adjoint: Any, max_steps: int
+) -> tuple[int, int, solvers.Sweeps]:
+    """Sweeps forwards, Newton steps for what is left, and the settings of the backward solve."""
     if method not in ("auto", "banded"):
         raise ValueError(
             f'a batch in lockstep is solved by "auto" or "banded", got {method!r}; '
             "use jax.vmap(implicit), or levels > 1"
         )
     if adjoint == "auto":
-        backward = solvers.Sweeps(max_steps=20)
+        backward = solvers.Sweeps(max_steps=20, rescue=True)
     elif isinstance(adjoint, solvers.Sweeps):
         backward = adjoint
     else:
@@ -178,86 +177,8 @@ def _lockstep_settings(
             f'a batch in lockstep takes adjoint="auto" or solvers.Sweeps(...), got {adjoint!r}; '
             "use jax.vmap(implicit), or levels > 1"
         )
-    axes: Any = Equation(None, 1, None, None, 0)  # type: ignore[arg-type]
-    f, how = equation_map(cell), banded_adjoint(cell)
-    sweeps = limit if method == "banded" else min(30, limit)
-
-    def forward(equation: Equation, states: State, info: Info) -> tuple[State, Info]:
-        newton = solvers.newton(precond=how.precond)
-
-        def one(equation: Equation, states: State) -> tuple[State, Info]:
-            return solvers.fixed_point(
-                f, equation, states, method=newton, rtol=tolerances["rtol"],
-                atol=tolerances["atol"], max_steps=min(limit - sweeps, _MOST_NEWTON),
-            )  # fmt: skip
-
-        def some(index: jax.Array, states: State) -> tuple[State, Info]:
-            return jax.vmap(one, (axes, 1), (1, 0))(_chosen(equation, index), states)
-
-        return _a_few_at_a_time(some, states, info)
-
-    def back(
-        equation: Equation, states: State, cotangent: State, w: State, info: Info
-    ) -> tuple[State, Info]:
-        solver = linear.bicgstab(rtol=backward.rtol)
-
-        def one(equation: Equation, states: State, cotangent: State, w: State) -> tuple:
-            matvec, inverse = transposed_system(
-                lambda both, states: f(both[0], states), (equation, ()), states, how
-            )
-            return solver(matvec, cotangent, w, inverse)
-
-        def some(index: jax.Array, w: State) -> tuple[State, Info]:
-            at, rhs = jax.tree.map(lambda leaf: leaf[:, index], (states, cotangent))
-            return jax.vmap(one, (axes, 1, 1, 1), (1, 0))(_chosen(equation, index), at, rhs, w)
-
-        return _a_few_at_a_time(some, w, info)
-
-    rescue = solvers.Rescue(
-        forward if method == "auto" else None, back if adjoint == "auto" else None
-    )
-    return sweeps, backward, rescue
-
-
-def _chosen(equation: Equation, index: jax.Array) -> Equation:
-    """The equations of some examples of a batch in lockstep."""
-    xi = jax.tree.map(lambda leaf: leaf[:, index], equation.xi)
-    return equation._replace(xi=xi, length=equation.length[index])
-
-
-def _a_few_at_a_time(
-    solve: Callable[[jax.Array, State], tuple[State, Info]], value: State, info: Info
-) -> tuple[State, Info]:
-    """Solves again what has not converged: the cost goes with the number of such examples.
-
-    Args:
-      solve: `(numbers, values) -> (values, Info)` for a few, leaves `[time, few, channels]`.
-      value: of the whole batch, leaves `[time, batch, channels]`.
-      info: of the whole batch.
-    """
-    pending = ~info.converged
-    batch, few = pending.size, min(_FEW, pending.size)
-    order = jnp.argsort(~pending, stable=True)  # those first
-
-    def turn(done: jax.Array, carry: tuple) -> tuple:
-        value, info = carry
-        place = jnp.minimum(done, batch - few) + jnp.arange(few)
-        index = order[place]
-        part = jax.tree.map(lambda leaf: leaf[:, index], value)
-        before = jax.tree.map(lambda leaf: leaf[index], info)
-        found, later = solve(index, part)
-        later = combine(before, later)
-        new = pending[index] & (place >= done)
-        value = jax.tree.map(
-            lambda leaf, a, b: leaf.at[:, index].set(jnp.where(new[:, None], a, b)),
-            value, found, part,
-        )  # fmt: skip
-        info = jax.tree.map(
-            lambda leaf, a, b: leaf.at[index].set(jnp.where(new, a, b)), info, later, before
-        )
-        return value, info
-
-    return iterate.in_groups(jnp.sum(pending), few, turn, (value, info))
+    sweeps = max_steps if method == "banded" else min(_CHEAP, max_steps)
+    return sweeps, min(max_steps - sweeps, _MOST_NEWTON), backward
 
 
 def _implicit_compacted(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.penalties import Map, VectorMap, on_vectors, orthogonal, products
-from solvers.vectors import (
+from solvers.space import (
     Tree,
     Vector,
     epsilon,

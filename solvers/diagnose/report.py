@@ -13,7 +13,7 @@ from solvers.diagnose.measure import condition, dominant, jacobian_norm
 from solvers.fixed_point.solve import fixed_point
 from solvers.info import Status, explain
 from solvers.penalties import Map
-from solvers.vectors import Tree, epsilon, require_real
+from solvers.space import Tree, epsilon, require_real
 
 
 def report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -10,17 +11,19 @@ from jax import lax
 
 from solvers.fixed_point.base import FixedPointProblem, Point, evaluate
 from solvers.iterate import Goal, Method, Progress
-from solvers.vectors import Vector, norm
+from solvers.settings import require_count, require_number
+from solvers.space import Space, Vector, memory_like, subtract
 
 
 class State(NamedTuple):
     point: Point
-    moves: jax.Array  # [depth, n]: combinations of differences of iterates
-    changes: jax.Array  # [depth, n]: the same combinations of differences of f(x) - x, orthonormal
+    moves: Vector  # leaves [depth, ...]: combinations of differences of iterates
+    changes: Vector  # the same combinations of differences of f(x) - x, orthonormal
     slot: jax.Array  # int32, the row to be overwritten next
 
 
-def anderson(depth: int = 5, damping: float = 1.0) -> Method:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Anderson(Method):
     """Extrapolates from the last `depth` differences, one evaluation a step.
 
     With `g = f(x) - x`, `V` the changes and `P` the moves that caused them,
@@ -32,47 +35,53 @@ def anderson(depth: int = 5, damping: float = 1.0) -> Method:
     is no normal matrix to become singular: a change that lies in the span of the others, to
     rounding, is dropped. Works in float32 and with maps evaluated in bfloat16.
     """
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
 
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+    depth: int = 5
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_count("depth", self.depth, 1)
+        require_number("damping", self.damping, open_at_least=True)
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
-        empty = jnp.zeros((depth, x.size), x.dtype)
-        return State(point, empty, empty, jnp.int32(0)), point.progress()
+        empty = memory_like(x, self.depth)
+        slot = jnp.zeros_like(point.size, dtype=jnp.int32)
+        return State(point, empty, empty, slot), point.progress()
 
-    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        point, moves, changes, slot = state
-        weights = lax.stop_gradient(changes @ point.step)
-        x = point.x - weights @ moves + damping * (point.step - weights @ changes)
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        space, (point, moves, changes, slot) = problem.space, state
+        weights = lax.stop_gradient(space.dots(changes, point.step))
+        rest = subtract(point.step, space.combine(weights, changes))
+        x = space.plus(subtract(point.x, space.combine(weights, moves)), self.damping, rest)
         new = evaluate(problem, x)
-        state = State(new, *_remember(moves, changes, slot, new, point))
-        return state, new.progress()
-
-    return Method(init, step, "anderson")
+        return State(new, *_remember(space, moves, changes, slot, new, point)), new.progress()
 
 
 def _remember(
-    moves: jax.Array, changes: jax.Array, slot: jax.Array, new: Point, old: Point
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    space: Space, moves: Vector, changes: Vector, slot: jax.Array, new: Point, old: Point
+) -> tuple[Vector, Vector, jax.Array]:
     """The memory with the latest pair in it; emptied when the last extrapolation went badly."""
-    move, change = new.x - old.x, new.step - old.step
-    before = norm(change)
-    others = jnp.arange(moves.shape[0]) != slot
-    total = jnp.zeros((), change.dtype)
+    depth = jax.tree.leaves(moves)[0].shape[0]
+    move, change = subtract(new.x, old.x), subtract(new.step, old.step)
+    # In units of its largest entry: nothing under- or overflows on the way to unit length.
+    unit = space.unit(change)
+    move, change = space.scale(1 / unit, move), space.scale(1 / unit, change)
+    before = space.norm(change)
+    here = jnp.arange(depth).reshape(-1, *[1] * slot.ndim) == slot
+    total = jnp.zeros(here.shape, before.dtype)
     for _ in range(2):
-        overlap = lax.stop_gradient(jnp.where(others, changes @ change, 0))
-        change = change - overlap @ changes
+        overlap = lax.stop_gradient(jnp.where(here, 0, space.dots(changes, change)))
+        change = subtract(change, space.combine(overlap, changes))
         total = total + overlap
-    move = move - total @ moves
-    after = norm(change)
-    eps = jnp.finfo(change.dtype).eps
-    useful = after > jnp.sqrt(eps) * before
+    move = subtract(move, space.combine(total, moves))
+    after = space.norm(change)
+    useful = after > jnp.sqrt(jnp.finfo(after.dtype).eps) * before
     inverse = jnp.where(useful, 1 / jnp.where(useful, after, 1), 0)
-    # A selection, not a scatter, which is what an update at a row of its own becomes under vmap.
-    moves = jnp.where(others[:, None], moves, inverse * move)
-    changes = jnp.where(others[:, None], changes, inverse * change)
+    moves = space.put(here, space.scale(inverse, move), moves)
+    changes = space.put(here, space.scale(inverse, change), changes)
     # A change of zero gives its move no weight: it is enough to forget the changes.
-    bad = ~(new.size <= 4 * old.size)
-    changes = jnp.where(bad, 0, 1).astype(changes.dtype) * changes
-    slot = jnp.where(useful, (slot + 1) % moves.shape[0], slot)
+    good = jnp.where(new.size <= 4 * old.size, 1, 0).astype(after.dtype)
+    changes = jax.vmap(space.scale, (None, 0))(good, changes)
+    slot = jnp.where(useful, (slot + 1) % depth, slot)
     return moves, changes, slot.astype(jnp.int32)

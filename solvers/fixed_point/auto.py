@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from solvers.bands import Bands
-from solvers.fixed_point.anderson import anderson
-from solvers.fixed_point.banded import Sweep, banded, precondition
+from solvers.fixed_point.anderson import Anderson
+from solvers.fixed_point.banded import Banded, Sweep, precondition
 from solvers.fixed_point.base import Cascade, Stage
-from solvers.fixed_point.newton import newton
-from solvers.vectors import Tree
+from solvers.fixed_point.newton import Newton
+from solvers.settings import require_count
+from solvers.space import Tree
 
 
 def auto(
@@ -29,9 +30,9 @@ def auto(
     Under `vmap` an example that the first stage solved takes no Newton step, and when all are
     solved the second stage costs nothing.
     """
-    if bands is None:
-        first = anderson(5)
-    else:
-        first = banded(bands if sweep is None else None, sweep=sweep, accelerated=True)
-    second = newton(precond=None if bands is None else precondition(bands))
+    require_count("cheap_steps", cheap_steps)
+    first: Anderson | Banded = Anderson(5)
+    if bands is not None:
+        first = Banded(bands if sweep is None else None, sweep=sweep, accelerated=True)
+    second = Newton(precond=None if bands is None else precondition(bands))
     return Cascade((Stage(first, cheap_steps), Stage(second)))

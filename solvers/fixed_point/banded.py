@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from solvers.bands import Bands, splitting_inverse
 from solvers.fixed_point.base import FixedPointProblem, Precondition, compare, evaluate
 from solvers.iterate import Goal, Method, Progress
-from solvers.vectors import Tree, Vector
+from solvers.settings import Settings, require_number
+from solvers.space import Tree, Vector, add, cast_like
 
 Sweep = Callable[[Any, Tree], tuple[Tree, Bands]]
+BandsOf = Callable[[Any, Tree], Bands] | Bands
 
 
 class State(NamedTuple):
@@ -19,21 +22,28 @@ class State(NamedTuple):
     correction: Any
 
 
-def precondition(bands: Callable[[Any, Tree], Bands] | Bands) -> Precondition:
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandPrecondition(Settings):
+    """`(theta, x) -> (v -> (I - B)^-1 v)`."""
+
+    bands: BandsOf
+
+    def __call__(self, theta: Any, x: Tree) -> Callable[[Tree], Tree]:
+        found = self.bands if isinstance(self.bands, Bands) else self.bands(theta, x)
+        return splitting_inverse(found)
+
+
+def precondition(bands: BandsOf) -> Precondition:
     """`(theta, x) -> (v -> (I - B)^-1 v)`: bands as a preconditioner, for newton and adjoints."""
-    if isinstance(bands, Bands):
-        return lambda theta, x: splitting_inverse(bands)
-    return lambda theta, x: splitting_inverse(bands(theta, x))
+    return BandPrecondition(bands)
 
 
-def banded(
-    bands: Callable[[Any, Tree], Bands] | Bands | None = None,
-    damping: float = 1.0,
-    *,
-    sweep: Sweep | None = None,
-    accelerated: bool = False,
-) -> Method:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Banded(Method):
     """Solves the part of the equation that couples neighbours in time exactly, every step.
+
+    Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and
+    nothing else in the Jacobian it is Newton's method.
 
     Args:
       bands: `(theta, x) -> Bands`, the tridiagonal part of `df/dx` per channel (or what is cheap
@@ -41,38 +51,43 @@ def banded(
       damping: length of the step.
       sweep: instead of `bands`: `(theta, x) -> (f(theta, x), Bands)`, for maps whose bands come
         with their value.
-      accelerated: add a secant step (`Geometry.secant`): where one isolated direction is slow, as
+      accelerated: add a secant step (`Space.secant`): where one isolated direction is slow, as
         in trained implicit RNNs, it takes that direction out.
-
-    Converges when the spectral radius of `(I - B)^-1 (J - B)` is below one; with exact bands and
-    nothing else in the Jacobian it is Newton's method.
     """
-    if (bands is None) == (sweep is None):
-        raise ValueError("banded takes either bands or sweep")
 
-    def at(problem: FixedPointProblem, x: Vector, before: State | None) -> tuple[State, Progress]:
-        if sweep is not None:
-            image, found = sweep(problem.theta, problem.unravel(x))
-            point = compare(problem, x, problem.ravel(image))
+    bands: BandsOf | None = None
+    damping: float = 1.0
+    _: dataclasses.KW_ONLY
+    sweep: Sweep | None = None
+    accelerated: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.bands is None) == (self.sweep is None):
+            raise ValueError("banded takes either bands or sweep")
+        require_number("damping", self.damping, open_at_least=True)
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        return self._at(problem, x, None)
+
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        return self._at(problem, state.next, state)
+
+    def _at(
+        self, problem: FixedPointProblem, x: Vector, before: State | None
+    ) -> tuple[State, Progress]:
+        if self.sweep is not None:
+            image, found = self.sweep(problem.theta, problem.user(x))
+            point = compare(problem, x, cast_like(image, x))
             inverse = splitting_inverse(found)
         else:
-            assert bands is not None
+            assert self.bands is not None
             point = evaluate(problem, x)
-            inverse = precondition(bands)(problem.theta, problem.unravel(x))
-        correction = damping * problem.ravel(inverse(problem.unravel(point.step)))
-        swept = x + correction
-        if not accelerated:
+            inverse = problem.precondition(precondition(self.bands), x)
+        correction = problem.space.scale(self.damping, inverse(point.step))
+        following = swept = add(x, correction)
+        if not self.accelerated:
             return State(swept, None, None), point.progress()._replace(following=swept)
-        following = swept
         if before is not None:
-            following = problem.geometry.secant(swept, correction, before.swept, before.correction)
+            following = problem.space.secant(swept, correction, before.swept, before.correction)
         state = State(following, swept, correction)
         return state, point.progress()._replace(following=following)
-
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        return at(problem, x, None)
-
-    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return at(problem, state.next, state)
-
-    return Method(init, step, "banded")

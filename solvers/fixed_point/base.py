@@ -1,15 +1,16 @@
-"""What the fixed-point methods share: the problem in flat form, its residual, and cascades."""
+"""What the fixed-point methods share: the problem, its residual, and cascades."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from solvers.iterate import Method, Progress
-from solvers.vectors import FLAT, Geometry, Tree, Vector
+from solvers.settings import Settings, require_count
+from solvers.space import Space, Tree, Vector, add, cast_like, subtract
 
 Map = Callable[[Any, Tree], Tree]
 Inverse = Callable[[Tree], Tree]
@@ -17,22 +18,32 @@ Precondition = Callable[[Any, Tree], Inverse]
 
 
 class FixedPointProblem(NamedTuple):
-    """`x = f(theta, x)` on flat vectors, with the way to trees for methods that know structure.
+    """`x = f(x)` in working precision.
 
-    In a batch that advances in lockstep (`solvers.lockstep`) the vectors are those of all examples
-    and the geometry has one number for each.
+    Attributes:
+      f: the map.
+      defect: `f(x) - x`.
+      theta: its parameters, for methods that know its structure (bands, preconditioners).
+      user: `x` in the precision in which the user's functions expect it.
+      space: what a scalar is: one number, or one for each example of a batch in its own layout.
+      norm: of the residual, in place of the Euclidean one.
+      reference: what residuals are relative to, in place of the size of the iterate (roots).
+      unscaled: whether `I - df/dx` is of order one (not so for roots).
     """
 
     f: Callable[[Vector], Vector]
+    defect: Callable[[Vector], Vector]
     theta: Any
-    unravel: Callable[[Vector], Tree]
-    ravel: Callable[[Tree], Vector]
-    geometry: Geometry = FLAT
+    user: Callable[[Vector], Tree] = lambda x: x
+    space: Space = Space()
+    norm: Callable[[Tree], Any] | None = None
+    reference: Any = None
+    unscaled: bool = True
 
     def precondition(self, precond: Precondition, x: Vector) -> Callable[[Vector], Vector]:
-        """`precond(theta, x)`, an approximate inverse of `I - df/dx`, on vectors."""
-        inverse = precond(self.theta, self.unravel(x))
-        return lambda vector: self.ravel(inverse(self.unravel(vector)))
+        """`precond(theta, x)`, an approximate inverse of `I - df/dx`."""
+        inverse = precond(self.theta, self.user(x))
+        return lambda vector: cast_like(inverse(vector), vector)
 
 
 class Point(NamedTuple):
@@ -40,33 +51,49 @@ class Point(NamedTuple):
 
     x: Vector
     step: Vector  # f(x) - x
-    size: jax.Array  # norm of the step
-    scale: jax.Array  # what that norm is relative to
+    size: Any  # norm of the step
+    scale: Any  # what that norm is relative to
 
-    def progress(self, evaluations: jax.Array | int = 1) -> Progress:
+    def progress(self, evaluations: Any = 1) -> Progress:
         return Progress(self.x, self.size, self.scale, evaluations)
 
 
 def evaluate(problem: FixedPointProblem, x: Vector) -> Point:
     """The map at `x`, once."""
-    return compare(problem, x, problem.f(x))
+    return _measured(problem, x, problem.defect(x))
 
 
 def compare(problem: FixedPointProblem, x: Vector, image: Vector) -> Point:
     """An iterate beside its image."""
-    step = image - x
-    scale = jnp.maximum(problem.geometry.norm(x), problem.geometry.norm(image))
-    return Point(x, step, problem.geometry.norm(step), scale)
+    return _measured(problem, x, subtract(image, x))
 
 
-class Stage(NamedTuple):
+def _measured(problem: FixedPointProblem, x: Vector, step: Vector) -> Point:
+    image = add(x, step)
+    if problem.norm is None:
+        sizes = problem.space.norms(x, image, step)
+    else:
+        sizes = tuple(
+            jnp.asarray(problem.norm(v), problem.space.norm(v).dtype) for v in (x, image, step)
+        )
+    scale = jnp.maximum(sizes[0], sizes[1]) if problem.reference is None else problem.reference
+    return Point(x, step, sizes[2], scale)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage(Settings):
     """One method of a cascade and the most steps it may take (`None`: all that are left)."""
 
     method: Method
     max_steps: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.max_steps is not None:
+            require_count("max_steps", self.max_steps)
 
-class Cascade(NamedTuple):
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cascade(Settings):
     """Methods that follow one another, each starting from the best iterate of the one before.
 
     Under `vmap` an example that has converged takes no part in later stages.

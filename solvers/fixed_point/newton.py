@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
-from solvers import iterate
 from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
-from solvers.linear.base import LinearSolver, ratio
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.solve import linear_solve, resolve
-from solvers.vectors import Vector
+from solvers.linear.solve import _OURS, Solver, linear_solve, resolve
+from solvers.space import Vector, add, constant, ratio, subtract, while_loop
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
 _SUFFICIENT = 1e-4  # share of the predicted decrease that a step must deliver
@@ -35,18 +35,17 @@ class State(NamedTuple):
     failures: jax.Array  # int32, searches in a row that found no acceptable point
 
 
-def newton(
-    linear: LinearSolver | Callable | str | None = None,
-    forcing: float | str = "eisenstat_walker",
-    line_search: bool = True,
-    *,
-    precond: Precondition | None = None,
-) -> Method:
-    """`x <- x + length d` with `(I - J) d = f(x) - x` solved inexactly by a Krylov method.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Newton(Method):
+    """Solves `(I - J) d = f(x) - x` for a step `x <- x + length d`, with products by `J` alone.
+
+    A map that forward mode cannot pass (one with a `custom_vjp` or a callback in it) gets products
+    by differences, `J v ~ (f(x + h v) - f(x)) / h`: one evaluation each, and good to half the digits,
+    which is enough for a direction.
 
     Args:
-      linear: any linear solver, or its name; default `bicgstab(max_steps=50)`. `linear.neumann(n)`
-        gives the polynomial `P_n(J)` of the 2017 paper as approximate inverse.
+      linear: any linear solver (or its name), by default `bicgstab(max_steps=50)`. With
+        `neumann(k)` this is the approximate inverse `P_k(J)` of the 2017 paper.
       forcing: relative tolerance of the linear solves: a number, or `"eisenstat_walker"`, which
         asks for `0.9 (||g_k|| / ||g_{k-1}||)^2`, so that early solves are loose and the end
         converges superlinearly, never tighter than the tolerance of the whole solve needs.
@@ -61,56 +60,56 @@ def newton(
       precond: `(theta, x) -> (v -> M v)` with `M` close to `(I - J)^-1`;
         `solvers.precondition(bands)` makes one from bands.
     """
-    linear = bicgstab(max_steps=50) if linear is None else resolve(linear)
-    adaptive = forcing == "eisenstat_walker"
-    if not adaptive and not (isinstance(forcing, numbers.Real) and 0 <= forcing < 1):
-        raise ValueError(
-            f'forcing must be "eisenstat_walker" or a number in [0, 1), got {forcing!r}'
-        )
 
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+    linear: Solver | str | None = None
+    forcing: float | str = "eisenstat_walker"
+    line_search: bool = True
+    precond: Precondition | None = None
+
+    def __post_init__(self) -> None:
+        solver = bicgstab(max_steps=50) if self.linear is None else resolve(self.linear)
+        object.__setattr__(self, "linear", solver)
+        number = isinstance(self.forcing, numbers.Real) and 0 <= self.forcing < 1
+        if self.forcing != "eisenstat_walker" and not number:
+            raise ValueError(
+                f'forcing must be "eisenstat_walker" or a number in [0, 1), got {self.forcing!r}'
+            )
+
+    @property
+    def _adaptive(self) -> bool:
+        return isinstance(self.forcing, str)
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        if problem.space.batch_axis is not None:
+            raise ValueError("newton solves one problem at a time: use jax.vmap")
         point = evaluate(problem, x)
-        first = jnp.asarray(_LOOSEST if adaptive else forcing, x.dtype)
+        first = jnp.full_like(point.size, _LOOSEST if self._adaptive else self.forcing)
         zero = jnp.zeros_like(point.size)
-        return State(x, point.size, point.scale, first, zero, jnp.int32(0)), point.progress()
+        failures = jnp.zeros_like(point.size, dtype=jnp.int32)
+        return State(x, point.size, point.scale, first, zero, failures), point.progress()
 
-    def direction(problem: FixedPointProblem, state: State, goal: Goal) -> tuple[Vector, jax.Array]:
-        image, jvp = jax.linearize(problem.f, state.x)
-        shift = ratio(state.size, state.anchor)
-        enough = 0.5 * ratio(goal.residual, state.size)
-        tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
-        solver = linear
-        if isinstance(linear, LinearSolver) and not linear.truncated:
-            solver = partial(linear, rtol=tolerance)
-        d, info = linear_solve(
-            lambda v: (1 + shift) * v - jvp(v),
-            image - state.x,
-            solver=solver,
-            precond=precond and problem.precondition(precond, lax.stop_gradient(state.x)),
-        )
-        return d, jnp.asarray(info.evaluations, jnp.int32)
-
-    def step(problem: FixedPointProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-        d, cost = direction(problem, state, goal)
+    def step(self, problem: FixedPointProblem, state: State, goal: Goal) -> tuple[State, Progress]:
+        d, cost = self._direction(problem, state, goal)
+        space = problem.space
         fixed_x, fixed_d = lax.stop_gradient((state.x, d))
         continuing = state.anchor > 0
 
         def trial(length: jax.Array) -> tuple[jax.Array, tuple]:
-            point = evaluate(problem, fixed_x + length * fixed_d)
+            point = evaluate(problem, space.plus(fixed_x, length, fixed_d))
             decrease = 1 - _SUFFICIENT * length * (1 - state.forcing)
             limit = jnp.where(continuing, _GROWTH, decrease) * state.size
             accepted = jnp.isfinite(point.size) & (point.size <= jnp.maximum(limit, goal.residual))
             return accepted, (length, point.size, point.scale)
 
-        one = jnp.ones((), state.x.dtype)
-        if not line_search:
-            length, size, scale = trial(one)[1]
-            new = state._replace(x=state.x + d, size=size, scale=scale)
+        one = constant(1, state.size)
+        if not self.line_search:
+            _, (_, size, scale) = trial(one)
+            new = state._replace(x=add(state.x, d), size=size, scale=scale)
             trials = jnp.int32(1)
         else:
-            accepted, (length, size, scale), trials = iterate.backtrack(trial, one, _HALVINGS)
+            accepted, (length, size, scale), trials = _backtrack(trial, one)
             new = State(
-                state.x + jnp.where(accepted, length, 0) * d,
+                space.plus(state.x, jnp.where(accepted, length, 0), d),
                 jnp.where(accepted, size, state.size),
                 jnp.where(accepted, scale, state.scale),
                 state.forcing,
@@ -118,12 +117,93 @@ def newton(
                 jnp.where(accepted, state.anchor, state.size),
                 jnp.where(accepted, 0, state.failures + 1),
             )
-        if adaptive:
+        if self._adaptive:
             new = new._replace(forcing=_next_forcing(state, new.size))
         progress = Progress(new.x, new.size, new.scale, evaluations=cost + trials + 1)
         return new, progress._replace(broken=new.failures >= _FAILURES)
 
-    return Method(init, step, "newton")
+    def _direction(
+        self, problem: FixedPointProblem, state: State, goal: Goal
+    ) -> tuple[Vector, jax.Array]:
+        space = problem.space
+        rhs, product, exact = _linearised(problem, state.x)
+        shift = ratio(state.size, state.anchor)
+        enough = 0.5 * ratio(goal.residual, state.size)
+        tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
+        solver: Any = self.linear
+        if isinstance(solver, _OURS) and not solver.truncated:
+            solver = partial(solver, rtol=tolerance, unscaled=problem.unscaled)
+        precond = self.precond and problem.precondition(self.precond, lax.stop_gradient(state.x))
+
+        def matvec(v: Vector) -> Vector:
+            return subtract(space.scale(shift, v), product(v))
+
+        if exact:
+            d, info = linear_solve(matvec, rhs, solver=solver, precond=precond)
+        else:
+            d, info = solver(matvec, rhs, None, precond)
+        return d, jnp.asarray(info.evaluations, jnp.int32)
+
+
+def _linearised(
+    problem: FixedPointProblem, x: Vector
+) -> tuple[Vector, Callable[[Vector], Vector], bool]:
+    """`f(x) - x` and products with its derivative: exact, or by differences.
+
+    Differences are for maps that forward mode cannot pass.
+    """
+    if _forward_mode_passes(problem.defect, x):
+        return *jax.linearize(problem.defect, x), True
+    space, here = problem.space, problem.defect(x)
+    eps = jnp.finfo(jax.tree.leaves(x)[0].dtype).eps
+
+    def product(v: Vector) -> Vector:
+        sizes = space.norms(x, v)
+        h = jnp.sqrt(eps) * ratio(jnp.maximum(sizes[0], sizes[1]), sizes[1])
+        near = problem.defect(space.plus(x, h, v))
+        return space.scale(ratio(jnp.ones_like(h), h), subtract(near, here))
+
+    return here, product, False
+
+
+def _forward_mode_passes(function: Callable[[Vector], Vector], x: Vector) -> bool:
+    """Whether a function has tangents: not those with a `custom_vjp` or a callback in them."""
+    try:
+        traced = jax.make_jaxpr(lambda x, v: jax.jvp(function, (x,), (v,))[1])(x, x)
+    except (TypeError, ValueError, NotImplementedError):
+        return False
+    return not _has_reverse_only(traced.jaxpr)
+
+
+def _has_reverse_only(jaxpr: core.Jaxpr) -> bool:
+    # The tangent of a custom_vjp is left as a mark that only reverse mode can resolve.
+    return any(
+        equation.primitive.name == "custom_lin"
+        or any(map(_has_reverse_only, core.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def _backtrack(
+    trial: Callable[[jax.Array], tuple[jax.Array, Any]], length: jax.Array
+) -> tuple[jax.Array, Any, jax.Array]:
+    """Halves `length` until `trial(length) -> (accepted, result)` accepts, or as often as allowed.
+
+    Returns `(accepted, result, trials)`; the result is that of the last trial.
+    """
+
+    def body(carry: tuple) -> tuple:
+        length, _, _, trials = carry
+        accepted, result = trial(0.5 * length)
+        return 0.5 * length, accepted, result, trials + 1
+
+    accepted, result = trial(length)
+    _, accepted, result, trials = while_loop(
+        lambda carry: ~carry[1] & (carry[3] <= _HALVINGS),
+        body,
+        (length, accepted, result, constant(1, length).astype(jnp.int32)),
+    )
+    return accepted, result, trials
 
 
 def _next_forcing(state: State, size: jax.Array) -> jax.Array:

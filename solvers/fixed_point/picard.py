@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.iterate import Goal, Method, Progress
-from solvers.vectors import Vector
+from solvers.settings import require_number
+from solvers.space import Vector
 
 
 class State(NamedTuple):
     next: Vector  # the iterate to be evaluated
 
 
-def picard(damping: float = 1.0) -> Method:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Picard(Method):
     """Plain (damping 1) or damped substitution: one evaluation a step, no memory.
 
     Converges when the spectral radius of `(1 - damping) I + damping J` is below one.
     """
 
-    def at(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number("damping", self.damping, open_at_least=True)
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         point = evaluate(problem, x)
-        return State(x + damping * point.step), point.progress()
+        return State(problem.space.plus(x, self.damping, point.step)), point.progress()
 
-    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return at(problem, state.next)
-
-    return Method(at, step, "picard")
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        return self.init(problem, state.next)

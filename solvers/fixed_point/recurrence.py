@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from jax import lax
 from solvers.bands import bidiagonal_solve
 from solvers.fixed_point.base import FixedPointProblem, compare
 from solvers.iterate import Goal, Method, Progress
-from solvers.vectors import Vector
+from solvers.settings import require_number
+from solvers.space import Vector
 
 # How far beyond the largest entry met a step may lead before it is not believed.
 _FARTHEST = 10.0
@@ -24,9 +26,8 @@ class State(NamedTuple):
     share: jax.Array  # of the couplings that the next step goes by
 
 
-def recurrence(
-    sweep: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], damping: float = 1.0
-) -> Method:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recurrence(Method):
     """Solves the equation linearised around `x`, a linear recurrence, every step:
 
         y[t] = f_t(x[t-1]) + share coupling[t] (y[t-1] - x[t-1]).
@@ -44,27 +45,33 @@ def recurrence(
         diagonal.
       damping: the largest share.
     """
-    if not 0 <= damping <= 1:
-        raise ValueError(f"damping must be from 0 (Picard) to 1 (Newton), got {damping}")
 
-    def at(
-        problem: FixedPointProblem, x: Vector, size: jax.Array, share: jax.Array
+    sweep: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number("damping", self.damping, 0.0, 1.0)
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        if not isinstance(x, jax.Array) or x.ndim != 2:
+            raise ValueError("recurrence takes states that are one array [time, n]")
+        if problem.space.batch_axis is not None:
+            raise ValueError("recurrence solves one sequence at a time: use jax.vmap")
+        return self._at(problem, x, jnp.asarray(jnp.inf, x.dtype), jnp.asarray(self.damping, x.dtype))
+
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        return self._at(problem, *state)
+
+    def _at(
+        self, problem: FixedPointProblem, x: jax.Array, size: jax.Array, share: jax.Array
     ) -> tuple[State, Progress]:
-        before = problem.unravel(x)
-        image, coupling = sweep(problem.theta, before)
-        point = compare(problem, x, problem.ravel(image))
-        share = jnp.where(point.size <= size, jnp.minimum(2 * share, damping), 0.5 * share)
-        picard = image - before
-        step = bidiagonal_solve(share.astype(coupling.dtype) * lax.stop_gradient(coupling), picard)
+        image, coupling = self.sweep(problem.theta, problem.user(x))
+        image, coupling = image.astype(x.dtype), coupling.astype(x.dtype)
+        point = compare(problem, x, image)
+        share = jnp.where(point.size <= size, jnp.minimum(2 * share, self.damping), 0.5 * share)
+        picard = image - x
+        step = bidiagonal_solve(share * lax.stop_gradient(coupling), picard)
         largest = jnp.maximum(jnp.max(jnp.abs(x), initial=0), jnp.max(jnp.abs(image), initial=0))
         near = jnp.all(jnp.abs(step) <= _FARTHEST * largest, axis=-1, keepdims=True)
-        following = problem.ravel(before + jnp.where(near, step, picard))
+        following = x + jnp.where(near, step, picard)
         return State(following, point.size, share), point.progress()
-
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        return at(problem, x, jnp.asarray(jnp.inf, x.dtype), jnp.asarray(damping, x.dtype))
-
-    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return at(problem, *state)
-
-    return Method(init, step, "recurrence")

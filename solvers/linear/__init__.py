@@ -7,7 +7,9 @@
 | `bicgstab` | 2 | the default: nonsymmetric, constant memory |
 | `gmres` | 1 | `bicgstab` is erratic, and memory for `restart` vectors is there |
 | `cgne` | 2 | indefinite or skew systems that are not ill-conditioned |
-| `lsqr` | 2 | singular, ill-conditioned or damped systems |
+| `lsqr` | 2 | singular, ill-conditioned, damped or rectangular systems |
+| `cg` | 1 | symmetric positive definite systems |
+| `dense` | n in all | small systems: LU or QR of the matrix itself |
 """
 
 from collections.abc import Callable
@@ -15,24 +17,29 @@ from collections.abc import Callable
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.cascade import LinearCascade, cascade
+from solvers.linear.cg import cg
 from solvers.linear.cgne import cgne
+from solvers.linear.dense import Dense, dense
 from solvers.linear.gmres import gmres
 from solvers.linear.lsqr import lsqr
 from solvers.linear.neumann import neumann
 from solvers.linear.richardson import richardson
 from solvers.linear.solve import linear_solve, resolve
 
-SOLVERS: dict[str, Callable[..., LinearSolver]] = {
+SOLVERS: dict[str, Callable[..., LinearSolver | Dense]] = {
     "neumann": neumann,
     "richardson": richardson,
     "bicgstab": bicgstab,
     "gmres": gmres,
     "cgne": cgne,
     "lsqr": lsqr,
+    "cg": cg,
+    "dense": dense,
 }
 
 __all__ = [
     "SOLVERS",
+    "Dense",
     "LinearCascade",
     "LinearProblem",
     "LinearSolver",

@@ -1,13 +1,14 @@
 """What the linear solvers share: the problem in normal form, and `LinearSolver`.
 
 Warm start, preconditioner and scale are taken out before a method sees the problem. With
-`r0 = b - A x0` and a preconditioner `M ~ A^-1`, a method always solves, from zero,
+`r0 = b - A x0`, a preconditioner `M ~ A^-1` and powers of two `s` and `a`, a method always solves,
+from zero,
 
-    right:  (A M) y = r0 / s        left:  (M A) y = M r0 / s
+    right:  (A M / a) y = r0 / s        left:  (M A / a) y = M r0 / s
 
-and the solution is `x = x0 + s M y` (right) or `x0 + s y` (left). The power of two `s` makes the
-right-hand side of order one, so a solve is exactly homogeneous in `b` and no dot product
-underflows.
+and the solution is `x = x0 + (s / a) M y` (right) or `x0 + (s / a) y` (left). Right-hand side and
+operator are of order one, so a solve does not depend on the units of `A` or `b`, and no inner
+product underflows.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from solvers import iterate
 from solvers.info import Info, Status
-from solvers.vectors import (
-    FLAT,
-    Geometry,
+from solvers.settings import Settings, require_count, require_number
+from solvers.space import (
+    Space,
     Tree,
     Vector,
+    add,
+    cast_like,
     epsilon,
-    norm,
-    ravel,
     require_like,
     require_real,
-    unraveler,
-    working_dtype,
+    subtract,
+    working,
+    zeros_like,
 )
+from solvers.verdict import Stop, of_remainder, recheck, relative
 
 Operator = Callable[[Tree], Tree]
+Finish = Callable[[Vector, Info], tuple[Tree, Info]]
 
 
 class LinearProblem(NamedTuple):
@@ -47,11 +50,11 @@ class LinearProblem(NamedTuple):
     transpose: Callable[[Vector], Vector]
     rhs: Vector
     scale: jax.Array  # norm that residuals are relative to: ||b|| / s
-    geometry: Geometry = FLAT  # one number, or one for each example in lockstep
+    space: Space = Space()
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearSolver:
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearSolver(Settings):
     """Solves `A x = b` from products with `A`: call it as `solve(matvec, b, x0, precond)`.
 
     Attributes:
@@ -66,8 +69,8 @@ class LinearSolver:
     """
 
     method: iterate.Method
-    rtol: float | None = None
-    atol: float = 0.0
+    rtol: float | jax.Array | None = None
+    atol: float | jax.Array = 0.0
     max_steps: int = 200
     side: str = "right"
     truncated: bool = False
@@ -76,12 +79,9 @@ class LinearSolver:
     def __post_init__(self) -> None:
         if self.side not in ("left", "right"):
             raise ValueError(f'side must be "left" or "right", got {self.side!r}')
-        if self.max_steps < 0:
-            raise ValueError(f"max_steps must be at least 0, got {self.max_steps}")
-        for name in ("rtol", "atol"):
-            tolerance = getattr(self, name)
-            if isinstance(tolerance, float | int) and tolerance < 0:
-                raise ValueError(f"{name} must not be negative, got {tolerance}")
+        require_count("max_steps", self.max_steps)
+        require_number("rtol", self.rtol)
+        require_number("atol", self.atol)
 
     def __call__(
         self,
@@ -92,6 +92,7 @@ class LinearSolver:
         *,
         rtol: float | jax.Array | None = None,
         trace: int = 0,
+        unscaled: bool = False,
     ) -> tuple[Tree, Info]:
         """Solves for `x`. `solvers.linear_solve` is the solve that can be differentiated.
 
@@ -102,13 +103,22 @@ class LinearSolver:
           precond: `v -> M v` with `M` close to the inverse of `A`.
           rtol: overrides the solver's own; may be traced (Newton's forcing term is).
           trace: length of the residual trace in the returned `Info`.
+          unscaled: `A` is of order one: spare the product that tells its scale.
         """
-        task, finish = self.prepare(matvec, b, x0, precond, rtol=rtol, trace=trace)
+        task, finish = self.prepare(
+            matvec, b, x0, precond, rtol=rtol, trace=trace, unscaled=unscaled
+        )
         return finish(*iterate.run(task))
 
-    def tolerance(self, b: Tree) -> float:
+    def tolerance(self, b: Tree) -> float | jax.Array:
         """The relative tolerance for a right-hand side of this precision."""
         return epsilon(b) ** (2 / 3) if self.rtol is None else self.rtol
+
+    def failed(self, info: Info) -> jax.Array:
+        """Whether a solve is of no use: not converged or, for a truncated one, growing."""
+        if self.truncated:
+            return (info.status != Status.CONVERGED) & (info.status != Status.MAX_STEPS)
+        return ~info.converged
 
     def prepare(
         self,
@@ -119,96 +129,83 @@ class LinearSolver:
         *,
         rtol: float | jax.Array | None = None,
         trace: int = 0,
-    ) -> tuple[iterate.Task, Callable[[Vector, Info], tuple[Tree, Info]]]:
+        unscaled: bool = False,
+        space: Space = Space(),  # noqa: B008
+    ) -> tuple[iterate.Task, Finish]:
         """The problem in normal form, and the way back from its solution to `(x, Info)`."""
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
         rtol = self.tolerance(b) if rtol is None else rtol
-        dtype, unravel = working_dtype(b), unraveler(b)
-
-        def on_vectors(function: Operator) -> Callable[[Vector], Vector]:
-            return lambda vector: ravel(function(unravel(vector)), dtype)
-
-        a = on_vectors(matvec)
-        m = on_vectors(precond) if precond is not None else (lambda vector: vector)
-        right = precond is not None and self.side == "right"
-        left = precond is not None and self.side == "left"
-        rhs = flat_b = ravel(b, dtype)
+        rhs_b = working(b)
+        a = on_working(matvec, b)
+        m = on_working(precond, b) if precond is not None else (lambda vector: vector)
+        right, left = (precond is not None and self.side == side for side in ("right", "left"))
+        rhs = rhs_b
         if x0 is None:
-            start = jnp.zeros_like(flat_b)
+            start = zeros_like(rhs_b)
         else:
             require_like(x0, b, "x0", "b")
-            start = jnp.where(jnp.any(flat_b != 0), ravel(require_real(x0, "x0"), dtype), 0)
-            rhs = flat_b - a(start)
-        unit = power_of_two(rhs)
-        rhs = rhs / unit
-        size = reference = norm(flat_b / unit)
+            given = cast_like(require_real(x0, "x0"), rhs_b)
+            start = space.where(space.norm(rhs_b) > 0, given, zeros_like(given))
+            rhs = subtract(rhs_b, a(start))
+        unit = space.unit(rhs)
+        rhs, against = space.scale(1 / unit, rhs), space.scale(1 / unit, rhs_b)
+        size = reference = space.norm(against)
         if left:
-            rhs, reference = m(rhs), norm(m(flat_b / unit))
+            rhs, reference = m(rhs), space.norm(m(against))
 
-        def operator(vector: Vector) -> Vector:
+        def product(vector: Vector) -> Vector:
             return a(m(vector)) if right else m(a(vector)) if left else a(vector)
 
+        order = None if unscaled else space.unit(product(rhs))
+
+        def operator(vector: Vector) -> Vector:
+            return product(vector) if order is None else space.scale(1 / order, product(vector))
+
         def transpose(vector: Vector) -> Vector:
-            return jax.linear_transpose(operator, flat_b)(vector)[0]
+            return jax.linear_transpose(operator, rhs_b)(vector)[0]
 
         task = iterate.Task(
             method=self.method,
-            problem=LinearProblem(operator, transpose, rhs, reference),
-            start=jnp.zeros_like(flat_b),
-            stop=iterate.Stop(
-                rtol=0.0 if self.truncated else rtol,
-                atol=0.0 if self.truncated else self.atol / unit,
-                max_steps=self.max_steps,
-                patience=None if self.truncated else self.patience,
-                blowup=None if self.truncated else 1e6,
-                keep_best=not self.truncated,
-                trace=trace,
-            ),
+            problem=LinearProblem(operator, transpose, rhs, reference, space),
+            start=zeros_like(rhs_b),
+            stop=self.stop(rtol, self.atol / unit, trace),
         )
 
         def finish(y: Vector, info: Info) -> tuple[Tree, Info]:
-            x = start + unit * (m(y) if right else y)
+            y = space.scale(unit if order is None else unit / order, y)
+            x = add(start, m(y) if right else y)
             # The residual is that of the value returned, not of a recurrence. Outside the loop,
             # so that it costs nothing where nobody looks at it.
-            residual = norm((flat_b - a(x)) / unit) / jnp.where(size > 0, size, 1)
-            residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
-            status = info.status
+            left_over = space.norm(space.scale(1 / unit, subtract(rhs_b, a(x))))
+            if left:
+                residual, status = relative(left_over, size), info.status
+            else:
+                residual = relative(left_over, size, rtol, self.atol / unit)
+                status = recheck(info.status, residual, rtol * _ROUNDING)
             if self.truncated:
-                status = truncated_status(status, residual, rtol)
-            return unravel(x), info._replace(residual=residual, status=status)
+                status = of_remainder(residual, rtol, info.status != Status.NONFINITE)
+            return cast_like(x, b), info._replace(residual=residual, status=status)
 
         return task, finish
 
-
-def failed(solver: object, info: Info) -> jax.Array:
-    """Whether a solve is of no use: not converged or, for a truncated one, growing."""
-    if getattr(solver, "truncated", False):
-        return (info.status != Status.CONVERGED) & (info.status != Status.MAX_STEPS)
-    return ~info.converged
-
-
-def truncated_status(status: jax.Array, residual: jax.Array, rtol: jax.Array | float) -> jax.Array:
-    """Judges a truncated series by its remainder: small, shrinking, or growing."""
-    return jnp.select(
-        [(status == Status.NONFINITE) | ~jnp.isfinite(residual), residual <= rtol, residual > 1],
-        [int(Status.NONFINITE), int(Status.CONVERGED), int(Status.DIVERGED)],
-        int(Status.MAX_STEPS),
-    ).astype(jnp.int32)
+    def stop(
+        self, rtol: float | jax.Array, atol: float | jax.Array, trace: int = 0
+    ) -> Stop:
+        """When the loop ends."""
+        if self.truncated:
+            return Stop(0.0, 0.0, self.max_steps, None, None, keep_best=False, trace=trace)
+        return Stop(rtol, atol, self.max_steps, self.patience, trace=trace)
 
 
-def power_of_two(vector: Vector) -> jax.Array:
-    """The power of two at or below the largest magnitude; 1 for a zero or non-finite vector."""
-    largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), initial=0)
-    usable = jnp.isfinite(largest) & (largest > jnp.finfo(vector.dtype).tiny)
-    _, exponent = jnp.frexp(jnp.where(usable, largest, 1))
-    return jnp.ldexp(jnp.ones((), vector.dtype), exponent - 1)
+# A residual that a loop found to be at its goal may come out at so much more of it.
+_ROUNDING = 1.01
 
 
-def ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    """`numerator / denominator`, and 0 where the denominator is 0."""
-    safe = jnp.where(denominator == 0, 1, denominator)
-    return jnp.where(denominator == 0, 0, numerator / safe)
+def on_working(function: Operator, like: Tree) -> Callable[[Vector], Vector]:
+    """`function`, made for trees like `like`, on their working precision."""
+    template = working(like)
+    return lambda vector: cast_like(function(cast_like(vector, like)), template)
 
 
 def negligible(product: jax.Array, *norms: jax.Array) -> jax.Array:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from solvers.iterate import Goal, Method, Progress
-from solvers.linear.base import LinearProblem, LinearSolver, negligible, ratio, reliable
-from solvers.vectors import Vector, norm
+from solvers.linear.base import LinearProblem, LinearSolver, negligible, reliable
+from solvers.space import Vector, ratio, subtract
 
 _RESTARTS_IN_VAIN = 3
 
@@ -28,66 +29,80 @@ class State(NamedTuple):
     in_vain: jax.Array  # restarts in a row that gained nothing
 
 
-def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
-    rhs, size = problem.rhs, norm(problem.rhs)
-    state = State(
-        start, rhs, rhs, rhs, size, size, size**2, size, jnp.bool_(False), jnp.inf * size,
-        jnp.int32(0),
-    )  # fmt: skip
-    return state, Progress(start, size, problem.scale, 0)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bicgstab(Method):
+    def init(self, problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
+        rhs, size = problem.rhs, problem.space.norm(problem.rhs)
+        never = jnp.zeros_like(size, dtype=bool)
+        state = State(
+            start, rhs, rhs, rhs, size, size, size**2, size, never, jnp.full_like(size, jnp.inf),
+            jnp.zeros_like(size, dtype=jnp.int32),
+        )  # fmt: skip
+        return state, Progress(start, size, problem.scale, 0)
+
+    def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
+        # A restart is a step of length zero that recomputes the residual: it needs A x where an
+        # ordinary step needs A p, so one product serves either, and under vmap an example that
+        # restarts costs the others nothing.
+        space, restart = problem.space, state.restart
+        v = problem.operator(space.where(restart, state.value, state.direction))
+        along, v_square = space.dot(state.shadow, v), space.dot(v, v)
+        breakdown = negligible(along, state.shadow_norm, jnp.sqrt(v_square))
+        alpha = jnp.where(breakdown | restart, 0, ratio(state.rho, along))
+        half = space.plus(state.residual, -alpha, v)
+        t = problem.operator(half)
+        t_half, t_square = space.dot(t, half), space.dot(t, t)
+        omega = jnp.where(restart, 0, ratio(t_half, t_square))
+        value = space.plus(space.plus(state.value, alpha, state.direction), omega, half)
+        residual = space.where(restart, subtract(problem.rhs, v), space.plus(half, -omega, t))
+        square = space.dot(residual, residual)
+        size = jnp.sqrt(square)
+
+        gained = size < 0.9 * state.restart_norm
+        in_vain = jnp.where(restart, jnp.where(gained, 0, state.in_vain + 1), state.in_vain)
+        # A restart that gained nothing would break down at the same place: tilt the shadow.
+        afresh = space.where(in_vain > 0, _tilted(residual), residual)
+        shadow = space.where(restart, afresh, state.shadow)
+        shadow_norm = jnp.where(restart, size, state.shadow_norm)
+        rho = space.dot(shadow, residual)
+
+        # `residual` is `half` without its part along `t`, which gives the norm of `half`.
+        half_norm = jnp.sqrt(jnp.maximum(square + omega * t_half, 0))
+        breakdown |= negligible(t_half, jnp.sqrt(t_square), half_norm)
+        breakdown |= negligible(rho, shadow_norm, size)
+        beta = jnp.where(restart, 0, ratio(rho, state.rho) * ratio(alpha, omega))
+        breakdown |= ~jnp.isfinite(beta)
+        direction = space.plus(residual, beta, space.plus(state.direction, -omega, v))
+        gain = ratio(jnp.sqrt(t_square), half_norm)
+        drift = jnp.maximum(state.drift, jnp.maximum(size, gain * space.norm(value)))
+        drift = jnp.where(restart, size, drift)
+        doubtful = ~reliable(drift, goal.residual)
+        again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
+        new = State(
+            value, residual, shadow, direction, size, shadow_norm, rho, drift, again,
+            jnp.where(restart, size, state.restart_norm), in_vain,
+        )  # fmt: skip
+        return new, Progress(
+            value,
+            size,
+            problem.scale,
+            evaluations=2,
+            trusted=~again,
+            broken=in_vain >= _RESTARTS_IN_VAIN,
+        )
 
 
-def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-    # A restart is a step of length zero that recomputes the residual: it needs A x where an
-    # ordinary step needs A p, so one product serves either, and under vmap an example that
-    # restarts costs the others nothing.
-    restart = state.restart
-    v = problem.operator(jnp.where(restart, state.value, state.direction))
-    along, v_square = jnp.vdot(state.shadow, v), jnp.vdot(v, v)
-    breakdown = negligible(along, state.shadow_norm, jnp.sqrt(v_square))
-    alpha = jnp.where(breakdown | restart, 0, ratio(state.rho, along))
-    half = state.residual - alpha * v
-    t = problem.operator(half)
-    t_half, t_square = jnp.vdot(t, half), jnp.vdot(t, t)
-    omega = jnp.where(restart, 0, ratio(t_half, t_square))
-    value = state.value + alpha * state.direction + omega * half
-    residual = jnp.where(restart, problem.rhs - v, half - omega * t)
-    square = jnp.vdot(residual, residual)
-    size = jnp.sqrt(square)
+def _tilted(vector: Vector) -> Vector:
+    """Every entry times a number of its own between 1/2 and 3/2."""
 
-    gained = size < 0.9 * state.restart_norm
-    in_vain = jnp.where(restart, jnp.where(gained, 0, state.in_vain + 1), state.in_vain)
-    # A restart that gained nothing would break down at the same place: tilt the shadow.
-    tilt = 1 + 0.5 * jnp.cos(jnp.arange(residual.size, dtype=residual.dtype))
-    afresh = jnp.where(in_vain > 0, tilt, 1) * residual
-    shadow = jnp.where(restart, afresh, state.shadow)
-    shadow_norm = jnp.where(restart, size, state.shadow_norm)
-    rho = jnp.vdot(shadow, residual)
+    def tilt(leaf: jax.Array) -> jax.Array:
+        number = jnp.zeros((), leaf.dtype)
+        for axis, size in enumerate(leaf.shape):
+            place = jax.lax.broadcasted_iota(leaf.dtype, (1,) * axis + (size,) + (1,) * (leaf.ndim - axis - 1), axis)  # noqa: E501
+            number = number + (1 + 0.6180339 * axis) * place
+        return (1 + 0.5 * jnp.cos(number)) * leaf
 
-    # `residual` is `half` without its part along `t`, which gives the norm of `half`.
-    half_norm = jnp.sqrt(square + omega * t_half)
-    breakdown |= negligible(t_half, jnp.sqrt(t_square), half_norm)
-    breakdown |= negligible(rho, shadow_norm, size)
-    beta = jnp.where(restart, 0, ratio(rho, state.rho) * ratio(alpha, omega))
-    breakdown |= ~jnp.isfinite(beta)
-    direction = residual + beta * (state.direction - omega * v)
-    gain = ratio(jnp.sqrt(t_square), half_norm)
-    drift = jnp.maximum(state.drift, jnp.maximum(size, gain * norm(value)))
-    drift = jnp.where(restart, size, drift)
-    doubtful = ~reliable(drift, goal.residual)
-    again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
-    new = State(
-        value, residual, shadow, direction, size, shadow_norm, rho, drift, again,
-        jnp.where(restart, size, state.restart_norm), in_vain,
-    )  # fmt: skip
-    return new, Progress(
-        value,
-        size,
-        problem.scale,
-        evaluations=2,
-        trusted=~again,
-        broken=in_vain >= _RESTARTS_IN_VAIN,
-    )
+    return jax.tree.map(tilt, vector)
 
 
 def bicgstab(
@@ -98,4 +113,4 @@ def bicgstab(
     Breakdown is judged by scalar products relative to the norms of their factors. It leads to a
     restart from the true residual; three restarts in a row that gain nothing end as BREAKDOWN.
     """
-    return LinearSolver(Method(init, step, "bicgstab"), rtol, atol, max_steps, side)
+    return LinearSolver(Bicgstab(), rtol, atol, max_steps, side)

@@ -10,14 +10,18 @@ import jax.numpy as jnp
 from solvers import iterate
 from solvers.info import Info
 from solvers.linear.base import LinearSolver, Operator
-from solvers.vectors import Tree
+from solvers.settings import Settings
+from solvers.space import Tree, add, subtract
+from solvers.verdict import recheck
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearCascade:
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearCascade(Settings):
     """Solvers that follow one another, each starting from the result of the one before."""
 
     solvers: tuple[LinearSolver, ...]
+
+    truncated = False
 
     def __call__(
         self,
@@ -27,26 +31,33 @@ class LinearCascade:
         precond: Operator | None = None,
         *,
         rtol: float | jax.Array | None = None,
+        unscaled: bool = False,
     ) -> tuple[Tree, Info]:
-        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol)
+        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, unscaled=unscaled)
         for solver in self.solvers[1:]:
 
             def correct(before: tuple[Tree, Info], solver: LinearSolver = solver) -> tuple:
                 x, info = before
                 tolerance = solver.tolerance(b) if rtol is None else rtol
-                rest = jax.tree.map(jnp.subtract, b, matvec(x))
+                rest = subtract(b, matvec(x))
                 correction, later = solver(
-                    matvec, rest, None, precond, rtol=jnp.minimum(tolerance / info.residual, 1)
-                )
-                return jax.tree.map(jnp.add, x, correction), Info(
+                    matvec, rest, None, precond, unscaled=unscaled,
+                    rtol=jnp.minimum(tolerance / info.residual, 1),
+                )  # fmt: skip
+                residual = info.residual * later.residual
+                return add(x, correction), Info(
                     steps=info.steps + later.steps,
-                    residual=info.residual * later.residual,
-                    status=later.status,
+                    residual=residual,
+                    status=recheck(later.status, residual, tolerance * 1.01),
                     evaluations=info.evaluations + later.evaluations + 1,
                 )
 
             x, info = iterate.unless(info.converged, correct, (x, info))
         return x, info
+
+    def failed(self, info: Info) -> jax.Array:
+        """Whether a solve is of no use."""
+        return ~info.converged
 
 
 def cascade(*solvers: LinearSolver) -> LinearCascade:

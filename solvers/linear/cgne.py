@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from solvers.iterate import Goal, Method, Progress
-from solvers.linear.base import LinearProblem, LinearSolver, ratio, reliable
-from solvers.vectors import Vector, norm
+from solvers.linear.base import LinearProblem, LinearSolver, reliable
+from solvers.space import Vector, ratio, subtract
 
 
 class State(NamedTuple):
@@ -22,48 +23,43 @@ class State(NamedTuple):
     restart: jax.Array  # bool: the next step recomputes the residual
 
 
-def _from_residual(
-    problem: LinearProblem, value: Vector, residual: Vector, gain: jax.Array
-) -> State:
-    gradient = problem.transpose(residual)
-    return State(
-        value, residual, gradient, jnp.vdot(gradient, gradient), norm(residual), gain,
-        jnp.bool_(False),
-    )  # fmt: skip
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cgne(Method):
+    def init(self, problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
+        space, residual = problem.space, problem.rhs
+        gradient, size = problem.transpose(residual), space.norm(residual)
+        never = jnp.zeros_like(size, dtype=bool)
+        gamma = space.dot(gradient, gradient)
+        state = State(start, residual, gradient, gamma, size, jnp.zeros_like(size), never)
+        return state, Progress(start, size, problem.scale, 1)
 
-
-def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
-    state = _from_residual(problem, start, problem.rhs, jnp.zeros((), start.dtype))
-    return state, Progress(start, norm(problem.rhs), problem.scale, 1)
-
-
-def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-    product = problem.operator(jnp.where(state.restart, state.value, state.direction))
-    size = norm(product)
-    alpha = jnp.where(state.restart, 0, ratio(state.gamma, size**2))
-    value = state.value + alpha * state.direction
-    residual = jnp.where(state.restart, problem.rhs - product, state.residual - alpha * product)
-    gradient = problem.transpose(residual)
-    gamma = jnp.vdot(gradient, gradient)
-    beta = jnp.where(state.restart, 0, ratio(gamma, state.gamma))
-    residual_norm = norm(residual)
-    gain = jnp.where(
-        state.restart, state.gain, jnp.maximum(state.gain, ratio(size, norm(state.direction)))
-    )
-    drift = jnp.maximum(state.drift, jnp.maximum(residual_norm, gain * norm(value)))
-    drift = jnp.where(state.restart, residual_norm, drift)
-    met = residual_norm <= goal.residual
-    verified = state.restart | reliable(drift, goal.residual)
-    # A^T r is noise beside ||A|| ||r||: a least-squares solution whose residual is not zero.
-    eps = jnp.finfo(value.dtype).eps
-    stationary = jnp.sqrt(gamma) <= 10 * eps * gain * residual_norm
-    state = State(
-        value, residual, gradient + beta * state.direction, gamma, drift, gain, met & ~verified
-    )
-    return state, Progress(
-        value, residual_norm, problem.scale, evaluations=2, trusted=verified,
-        broken=stationary & ~met,
-    )  # fmt: skip
+    def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
+        space, restart = problem.space, state.restart
+        product = problem.operator(space.where(restart, state.value, state.direction))
+        square = space.dot(product, product)
+        alpha = jnp.where(restart, 0, ratio(state.gamma, square))
+        value = space.plus(state.value, alpha, state.direction)
+        residual = space.where(
+            restart, subtract(problem.rhs, product), space.plus(state.residual, -alpha, product)
+        )
+        gradient = problem.transpose(residual)
+        gamma = space.dot(gradient, gradient)
+        beta = jnp.where(restart, 0, ratio(gamma, state.gamma))
+        size = space.norm(residual)
+        gain = ratio(jnp.sqrt(square), space.norm(state.direction))
+        gain = jnp.where(restart, state.gain, jnp.maximum(state.gain, gain))
+        drift = jnp.maximum(state.drift, jnp.maximum(size, gain * space.norm(value)))
+        drift = jnp.where(restart, size, drift)
+        met = size <= goal.residual
+        verified = restart | reliable(drift, goal.residual)
+        # A^T r is noise beside ||A|| ||r||: a least-squares solution whose residual is not zero.
+        eps = jnp.finfo(size.dtype).eps
+        stationary = jnp.sqrt(gamma) <= 10 * eps * gain * size
+        direction = space.plus(gradient, beta, state.direction)
+        state = State(value, residual, direction, gamma, drift, gain, met & ~verified)
+        return state, Progress(
+            value, size, problem.scale, evaluations=2, trusted=verified, broken=stationary & ~met
+        )
 
 
 def cgne(
@@ -80,6 +76,4 @@ def cgne(
     For a singular system it ends at a least-squares solution and says so by BREAKDOWN.
     CG-RBP (section 4.1 of the 2018 paper) is this with `A = I - J^T`.
     """
-    return LinearSolver(
-        Method(init, step, "cgne"), rtol, atol, max_steps, side, truncated=truncated
-    )
+    return LinearSolver(Cgne(), rtol, atol, max_steps, side, truncated)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,10 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.iterate import Goal, Method, Progress
-from solvers.linear.base import LinearProblem, LinearSolver, ratio
-from solvers.vectors import Vector, norm
+from solvers.linear.base import LinearProblem, LinearSolver
+from solvers.settings import require_count
+from solvers.space import Space, Vector, add, memory_like, ratio, subtract, vary_together
 
 _CYCLES_IN_VAIN = 3
+_FULL = lax.Precision.HIGHEST
 
 
 class Cycle(NamedTuple):
@@ -28,7 +32,116 @@ class Cycle(NamedTuple):
 
 class State(NamedTuple):
     cycle: Cycle
-    basis: jax.Array  # [restart + 1, n]; rows up to `column` are orthonormal, the rest is stale
+    basis: Vector  # leaves [restart + 1, ...]; rows up to `column` are orthonormal, the rest stale
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gmres(Method):
+    restart: int = 20
+
+    def init(self, problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
+        if problem.space.batch_axis is not None:
+            raise ValueError("gmres solves one system at a time: use jax.vmap, or bicgstab")
+        cycle, first = self._begin(problem, start, problem.rhs, jnp.int32(0))
+        rows = jnp.arange(self.restart + 1)
+        basis = problem.space.put(rows == 0, first, memory_like(first, self.restart + 1))
+        return State(cycle, basis), Progress(start, cycle.residual, problem.scale, 0)
+
+    def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
+        space, (cycle, basis) = problem.space, state
+        closing = (
+            (cycle.column >= self.restart)
+            | cycle.exhausted
+            | (cycle.estimate <= goal.residual)
+            | goal.last
+        )
+        # Closing a cycle needs A x where expanding needs A v: one product serves either. The basis
+        # is no result of the branches: under vmap these become copies of all they return.
+        value = lax.cond(
+            closing, partial(self._improved, space), lambda state: state.cycle.value, state
+        )
+        latest = jax.tree.map(lambda leaf: leaf[cycle.column], basis)
+        product = problem.operator(space.where(closing, value, latest))
+        # Of equal types in both branches, also inside shard_map.
+        branches = (
+            lambda: self._close(problem, cycle, value, subtract(problem.rhs, product)),
+            lambda: self._expand(problem, state, product),
+        )
+        cycle, vector = lax.cond(closing, *(partial(vary_together, run, state) for run in branches))
+        basis = jax.tree.map(lambda leaf, new: leaf.at[cycle.column].set(new), basis, vector)
+        return State(cycle, basis), Progress(
+            cycle.value,
+            cycle.residual,
+            problem.scale,
+            monitor=cycle.estimate,
+            broken=cycle.in_vain >= _CYCLES_IN_VAIN,
+        )
+
+    def _improved(self, space: Space, state: State) -> Vector:
+        """`value + V y` with `R y = Q (residual e_1)` over the filled columns."""
+        cycle = state.cycle
+        rhs = cycle.residual * cycle.rotation[: self.restart, 0]
+        weights = jnp.matmul(cycle.inverse, rhs, precision=_FULL)
+        used = jax.tree.map(lambda leaf: leaf[: self.restart], state.basis)
+        return add(cycle.value, space.combine(weights, used))
+
+    def _begin(
+        self, problem: LinearProblem, value: Vector, residual: Vector, in_vain: jax.Array
+    ) -> tuple[Cycle, Vector]:
+        """A new cycle from `value`, and its first basis vector."""
+        size = problem.space.norm(residual)
+        rotation = jnp.eye(self.restart + 1, dtype=size.dtype)
+        inverse = jnp.zeros((self.restart, self.restart), size.dtype)
+        cycle = Cycle(
+            value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain
+        )  # fmt: skip
+        return cycle, problem.space.scale(ratio(jnp.ones_like(size), size), residual)
+
+    def _close(
+        self, problem: LinearProblem, old: Cycle, value: Vector, residual: Vector
+    ) -> tuple[Cycle, Vector]:
+        """Ends a cycle at `value` and begins the next."""
+        gained = problem.space.norm(residual) < 0.99 * old.residual
+        in_vain = jnp.where(gained, 0, old.in_vain + old.exhausted)
+        return self._begin(problem, value, residual, in_vain.astype(jnp.int32))
+
+    def _expand(
+        self, problem: LinearProblem, state: State, product: Vector
+    ) -> tuple[Cycle, Vector]:
+        """One more column of the Hessenberg matrix, and the next basis vector."""
+        space, (cycle, basis) = problem.space, state
+        j, rows = cycle.column, jnp.arange(self.restart + 1)
+        before = space.norm(product)
+        overlap = jnp.zeros(self.restart + 1, before.dtype)
+        for _ in range(2):
+            part = jnp.where(rows <= j, space.dots(basis, product), 0)
+            product = subtract(product, space.combine(part, basis))
+            overlap = overlap + part
+        after = space.norm(product)
+        noise = 10 * jnp.finfo(before.dtype).eps * before
+        exhausted = after <= noise
+        after = jnp.where(exhausted, 0, after)
+
+        rotated = jnp.matmul(cycle.rotation, overlap, precision=_FULL)
+        pivot = rotated[j]
+        size = jnp.hypot(pivot, after)
+        useless = size <= noise  # singular along this direction: leave the column out
+        cosine, sine = ratio(pivot, size), ratio(after, size)
+        upper, lower = cycle.rotation[j], cycle.rotation[j + 1]
+        rotation = cycle.rotation.at[j].set(cosine * upper + sine * lower)
+        rotation = rotation.at[j + 1].set(cosine * lower - sine * upper)
+        above = jnp.where(rows < j, rotated, 0)[: self.restart]
+        unit = (jnp.arange(self.restart) == j).astype(size.dtype)
+        column = unit - jnp.matmul(cycle.inverse, above, precision=_FULL)
+        grown = cycle._replace(
+            estimate=cycle.residual * jnp.abs(rotation[j + 1, 0]),
+            rotation=rotation,
+            inverse=cycle.inverse.at[:, j].set(ratio(column, size)),
+            column=j + 1,
+        )
+        new = jax.tree.map(lambda old, new: jnp.where(useless, old, new), cycle, grown)
+        vector = space.scale(ratio(jnp.ones_like(after), after), product)
+        return new._replace(exhausted=exhausted | useless), vector
 
 
 def gmres(
@@ -46,97 +159,5 @@ def gmres(
     so every claim of convergence, recomputes the true residual and counts as a step. Needs
     memory for `restart + 1` vectors.
     """
-    if restart < 1:
-        raise ValueError(f"restart must be at least 1, got {restart}")
-
-    def improve(state: State) -> Vector:
-        """`value + V y` with `R y = Q (residual e_1)` over the filled columns."""
-        cycle = state.cycle
-        weights = cycle.inverse @ (cycle.residual * cycle.rotation[:restart, 0])
-        return cycle.value + weights @ state.basis[:restart]
-
-    def begin(value: Vector, residual: Vector, in_vain: jax.Array) -> tuple[Cycle, Vector]:
-        """A new cycle from `value`, and its first basis vector."""
-        dtype, size = residual.dtype, norm(residual)
-        rotation = jnp.eye(restart + 1, dtype=dtype)
-        inverse = jnp.zeros((restart, restart), dtype)
-        cycle = Cycle(
-            value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain
-        )  # fmt: skip
-        return cycle, ratio(residual, size)
-
-    def close(state: State, value: Vector, residual: Vector) -> tuple[Cycle, Vector]:
-        """Ends a cycle at `value` and begins the next."""
-        old = state.cycle
-        in_vain = jnp.where(norm(residual) < 0.99 * old.residual, 0, old.in_vain + old.exhausted)
-        return begin(value, residual, in_vain.astype(jnp.int32))
-
-    def expand(state: State, product: Vector) -> tuple[Cycle, Vector]:
-        """One more column of the Hessenberg matrix, and the next basis vector."""
-        cycle, basis = state
-        j, rows = cycle.column, jnp.arange(restart + 1)
-        before = norm(product)
-        overlap = jnp.zeros(restart + 1, product.dtype)
-        for _ in range(2):
-            part = jnp.where(rows <= j, basis @ product, 0)
-            product = product - part @ basis
-            overlap = overlap + part
-        after = norm(product)
-        noise = 10 * jnp.finfo(product.dtype).eps * before
-        exhausted = after <= noise
-        after = jnp.where(exhausted, 0, after)
-
-        rotated = cycle.rotation @ overlap
-        pivot = rotated[j]
-        size = jnp.hypot(pivot, after)
-        useless = size <= noise  # singular along this direction: leave the column out
-        cosine, sine = ratio(pivot, size), ratio(after, size)
-        upper, lower = cycle.rotation[j], cycle.rotation[j + 1]
-        rotation = cycle.rotation.at[j].set(cosine * upper + sine * lower)
-        rotation = rotation.at[j + 1].set(cosine * lower - sine * upper)
-        above = jnp.where(rows < j, rotated, 0)[:restart]
-        unit = (jnp.arange(restart) == j).astype(product.dtype)
-        grown = cycle._replace(
-            estimate=cycle.residual * jnp.abs(rotation[j + 1, 0]),
-            rotation=rotation,
-            inverse=cycle.inverse.at[:, j].set(ratio(unit - cycle.inverse @ above, size)),
-            column=j + 1,
-        )
-        new = jax.tree.map(lambda old, new: jnp.where(useless, old, new), cycle, grown)
-        return new._replace(exhausted=exhausted | useless), ratio(product, after)
-
-    def init(problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
-        cycle, first = begin(start, problem.rhs, jnp.int32(0))
-        basis = jnp.zeros((restart + 1, start.size), start.dtype).at[0].set(first)
-        return State(cycle, basis), Progress(start, cycle.residual, problem.scale, 0)
-
-    def step(problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-        cycle, basis = state
-        closing = (
-            (cycle.column >= restart)
-            | cycle.exhausted
-            | (cycle.estimate <= goal.residual)
-            | goal.last
-        )
-        # Closing a cycle needs A x where expanding needs A v: one product serves either. The basis
-        # is no result of the branches: under vmap these become copies of all they return.
-        value = lax.cond(closing, improve, lambda state: state.cycle.value, state)
-        product = problem.operator(jnp.where(closing, value, basis[cycle.column]))
-        cycle, vector = lax.cond(
-            closing,
-            lambda state: close(state, value, problem.rhs - product),
-            lambda state: expand(state, product),
-            state,
-        )
-        state = State(cycle, basis.at[cycle.column].set(vector))
-        return state, Progress(
-            cycle.value,
-            cycle.residual,
-            problem.scale,
-            monitor=cycle.estimate,
-            broken=cycle.in_vain >= _CYCLES_IN_VAIN,
-        )
-
-    patience = max(60, 2 * restart)
-    method = Method(init, step, "gmres")
-    return LinearSolver(method, rtol, atol, max_steps, side, patience=patience)
+    method = Gmres(require_count("restart", restart, 1))
+    return LinearSolver(method, rtol, atol, max_steps, side, patience=max(60, 2 * restart))

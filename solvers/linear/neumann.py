@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver
-from solvers.vectors import Vector, norm
+from solvers.space import Vector, add, subtract
 
 
 class State(NamedTuple):
@@ -14,22 +15,21 @@ class State(NamedTuple):
     term: Vector  # v_k = J^k b
 
 
-def init(problem: LinearProblem, _: Vector) -> tuple[State, Progress]:
-    state = State(problem.rhs, problem.rhs)
-    return state, _progress(problem, state, 0)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Neumann(Method):
+    def init(self, problem: LinearProblem, _: Vector) -> tuple[State, Progress]:
+        return self._report(problem, State(problem.rhs, problem.rhs), 0)
 
+    def step(self, problem: LinearProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        term = subtract(state.term, problem.operator(state.term))
+        return self._report(problem, State(add(state.sum, term), term), 1)
 
-def step(problem: LinearProblem, state: State, _: Goal) -> tuple[State, Progress]:
-    term = state.term - problem.operator(state.term)
-    state = State(state.sum + term, term)
-    return state, _progress(problem, state, 1)
-
-
-def _progress(problem: LinearProblem, state: State, evaluations: int) -> Progress:
-    # The last term is the remainder of the series without it: an estimate one step behind, which
-    # ends the sum early only where all later terms are zero.
-    size = norm(state.term)
-    return Progress(state.sum, size, problem.scale, evaluations, trusted=size == 0)
+    @staticmethod
+    def _report(problem: LinearProblem, state: State, products: int) -> tuple[State, Progress]:
+        # The last term is the remainder of the series without it: an estimate one step behind,
+        # which ends the sum early only where all later terms are zero.
+        size = problem.space.norm(state.term)
+        return state, Progress(state.sum, size, problem.scale, products, trusted=size == 0)
 
 
 def neumann(steps: int) -> LinearSolver:
@@ -38,4 +38,4 @@ def neumann(steps: int) -> LinearSolver:
     `steps` products give `steps + 1` terms; the remainder is at most
     `||(I - J)^-1|| ||J||^(steps+1)` (Proposition 2).
     """
-    return LinearSolver(Method(init, step, "neumann"), max_steps=steps, truncated=True)
+    return LinearSolver(Neumann(), max_steps=steps, truncated=True)

@@ -1,0 +1,262 @@
+"""What functions close over, made explicit: traced values, integers, keys, all of it.
+
+`close(f, *args)` traces `f` and returns its program, from which everything it closed over has been
+taken out, beside those values. A program can then be kept by a differentiation rule, and called when
+the trace that the values belonged to is over; and two traces of one function are equal, so that an
+eager call compiles once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core, linear_util
+
+from solvers.settings import Settings, comparable
+from solvers.space import Tree, subtract
+
+
+class Frame:
+    """A pytree without its arrays: the structure, and the leaves that are no numbers."""
+
+    closed = True
+
+    def __init__(self, tree: Tree) -> None:
+        leaves, self.structure = jax.tree.flatten(tree)
+        self.others = tuple(None if _is_number(leaf) else Leaf(leaf) for leaf in leaves)
+        self._key = (self.structure, self.others)
+
+    def arrays(self, tree: Tree) -> list:
+        """The leaves of `tree` that are numbers or arrays of them."""
+        leaves = self.structure.flatten_up_to(tree)
+        return [leaf for leaf, other in zip(leaves, self.others, strict=True) if other is None]
+
+    def join(self, arrays: list) -> Tree:
+        """The tree with these arrays."""
+        given = iter(arrays)
+        leaves = [next(given) if other is None else other.value for other in self.others]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class Leaf:
+    """A leaf that is no number, equal by value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Leaf) and comparable(self.value) == comparable(other.value)
+
+    def __hash__(self) -> int:
+        return hash(comparable(self.value))
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether a leaf is traced. Truth values are not: a map may branch on them."""
+    if isinstance(leaf, bool):
+        return False
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex)
+
+
+class Closed:
+    """The program of a function that closes over nothing: `closed(constants, *args)`."""
+
+    closed = True
+
+    def __init__(self, jaxpr: core.Jaxpr, frame: Frame, structure: Any) -> None:
+        self.jaxpr, self.frame, self.structure = jaxpr, frame, structure
+
+    def __call__(self, constants: list, *args: Any) -> Tree:
+        program = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, constants))
+        return jax.tree.unflatten(self.structure, program(*self.frame.arrays(args)))
+
+    @functools.cached_property
+    def _key(self) -> tuple:
+        return _Signature().jaxpr(self.jaxpr), self.frame, self.structure
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Closed) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def close(function: Callable, *args: Any) -> tuple[Closed, list]:
+    """The program of `function(*args)`, and the values it closes over."""
+    frame = Frame(args)
+    structure = None
+
+    def flat(*arrays: Any) -> list:
+        nonlocal structure
+        leaves, structure = jax.tree.flatten(function(*frame.join(list(arrays))))
+        return leaves
+
+    traced = jax.make_jaxpr(flat)(*frame.arrays(args))
+    return Closed(traced.jaxpr, frame, structure), list(traced.consts)
+
+
+class Direct:
+    """A record that closes over nothing by itself, called like a `Closed`."""
+
+    closed = True
+
+    def __init__(self, record: Settings) -> None:
+        self.record = record
+
+    def __call__(self, constants: list, *args: Any) -> Tree:
+        return self.record(*args)  # type: ignore[operator]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Direct) and self.record == other.record
+
+    def __hash__(self) -> int:
+        return hash(self.record)
+
+
+def seal(record: Settings, *args: Any) -> tuple[Closed | Direct, list]:
+    """A callable record without what it closes over, which is held constant, and that.
+
+    A record of plain settings is its own program; one with functions in it is traced.
+    """
+    if record.closed:
+        return Direct(record), []
+    closed, constants = close(record, *args)  # type: ignore[arg-type]
+    return closed, jax.lax.stop_gradient(constants)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map(Settings):
+    """The map of `x = f(theta, x)` on operands: the arrays of `theta`, and what `f` closed over.
+
+    Of an equation `g(theta, x) = 0` (a `root`) it is `x - g(theta, x)`.
+    """
+
+    program: Closed
+    frame: Frame
+    root: bool = False
+
+    def __call__(self, operands: tuple[list, list], x: Tree) -> Tree:
+        value = self.program(operands[1], operands[0], x)
+        return subtract(x, value) if self.root else value
+
+    def defect(self, operands: tuple[list, list], x: Tree) -> Tree:
+        """`f(theta, x) - x`, or `-g(theta, x)` without the rounding of `x`."""
+        value = self.program(operands[1], operands[0], x)
+        return jax.tree.map(jnp.negative, value) if self.root else subtract(value, x)
+
+    def theta(self, operands: tuple[list, list]) -> Any:
+        """The parameters as the user wrote them."""
+        return self.frame.join(operands[0])
+
+
+def close_map(
+    f: Callable[[Any, Tree], Tree], theta: Any, x: Tree, root: bool = False
+) -> tuple[Map, tuple]:
+    """`f` as a `Map`, and its operands."""
+    frame = Frame(theta)
+    arrays = frame.arrays(theta)
+    program, constants = close(lambda arrays, x: f(frame.join(arrays), x), arrays, x)
+    return Map(program, frame, root), (arrays, constants)
+
+
+def shape_of(f: Callable[[Any, Tree], Tree], theta: Any, x: Tree) -> Tree:
+    """The shapes of `f(theta, x)`, whatever the leaves of `theta` are."""
+    frame = Frame(theta)
+    return jax.eval_shape(lambda arrays, x: f(frame.join(arrays), x), frame.arrays(theta), x)
+
+
+# Places for results, filled later; the trace that was; names for messages; sentinels.
+_IRRELEVANT = ("Store", "EqualStore", "DynamicJaxprTrace", "DebugInfo", "TraceTag", "object")
+
+
+class _Signature:
+    """A program as nested tuples that are equal exactly where the programs are.
+
+    Rules of custom derivatives are functions, made anew with every trace: they are compared by
+    their code and what it closes over. What cannot be compared equals itself alone.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # functions that are being looked at
+
+    def jaxpr(self, jaxpr: core.Jaxpr) -> tuple:
+        numbers: dict[core.Var, int] = {}
+
+        def atom(atom: Any) -> Any:
+            if isinstance(atom, core.Literal):
+                return "literal", str(atom.aval), comparable(np.asarray(atom.val))
+            return numbers.setdefault(atom, len(numbers))
+
+        inputs = tuple((atom(v), v.aval) for v in (*jaxpr.constvars, *jaxpr.invars))
+        equations = tuple(
+            (
+                equation.primitive,
+                tuple(atom(v) for v in equation.invars),
+                tuple((name, self.value(p)) for name, p in sorted(equation.params.items())),
+                tuple((atom(v), v.aval) for v in equation.outvars),
+            )
+            for equation in jaxpr.eqns
+        )
+        return inputs, equations, tuple(atom(v) for v in jaxpr.outvars)
+
+    def value(self, value: Any) -> Any:
+        """A parameter of an equation, or what a function closes over."""
+        if isinstance(value, core.Jaxpr):
+            return self.jaxpr(value)
+        if isinstance(value, core.ClosedJaxpr):
+            return self.jaxpr(value.jaxpr), tuple(self.value(c) for c in value.consts)
+        if isinstance(value, linear_util.WrappedFun):
+            chain = tuple((self.value(step), self.value(args)) for step, args in value.transforms)
+            return self.value(value.f), chain, self.value(value.params)
+        if type(value).__name__ in _IRRELEVANT:
+            return type(value)
+        if isinstance(value, functools.partial):
+            return self.value(value.func), self.value(value.args), self.value(value.keywords)
+        if isinstance(value, types.MethodType):
+            return self.value(value.__func__), self.value(value.__self__)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, tuple | list):
+            return type(value), tuple(self.value(item) for item in value)
+        if isinstance(value, dict):
+            return dict, tuple((key, self.value(item)) for key, item in value.items())
+        if type(value).__name__ == "_FlatCallback":
+            return self.value(value.callback_func), value.in_tree
+        return comparable(value)
+
+    def _function(self, function: types.FunctionType) -> Any:
+        if id(function) in self._open:
+            return "recursion", self._open[id(function)]
+        self._open[id(function)] = len(self._open)
+        try:
+            cells = tuple(
+                self.value(cell.cell_contents) if _is_filled(cell) else "empty"
+                for cell in function.__closure__ or ()
+            )
+            rest = self.value(function.__defaults__), self.value(function.__kwdefaults__)
+            return function.__code__, cells, rest
+        finally:
+            del self._open[id(function)]
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+

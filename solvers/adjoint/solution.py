@@ -1,0 +1,147 @@
+"""From a solve and an adjoint to a differentiable program that is compiled once.
+
+`solution` closes the map, the forward and the backward program over nothing, and runs them as one
+function of arrays. Programs that are equal share it, so that an eager call of the same map, method
+and shapes is compiled once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from solvers.adjoint import Adjoint
+from solvers.adjoint.closure import Closed, Direct, Frame, Map, close_map, seal
+from solvers.info import Info
+from solvers.settings import Settings
+from solvers.space import Tree, Vector, cast_like, settled, vary_like, vary_with, working
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spec(Settings):
+    """The static part of a differentiable solve.
+
+    Attributes:
+      f: the map on working precision.
+      adjoint: its mode, policy and numbers of steps.
+      forward: `(constants, operands, x0, tolerances) -> (x, Info, memory)`.
+      backward: `(constants, operands, x, cotangent, status, memory) -> (w, Info)`; for the tangent
+        mode `(constants, operands, x, rhs, memory) -> v`.
+      finish: `(constants, operands, x, f(x), Info) -> (x, Info)`: makes a better value of the
+        evaluation that carries gradients, which are those at `x`.
+      clean: `(operands, Info) -> operands`: for a batch, takes out what belongs to failed examples.
+      throw: raise an error where a solve fails.
+    """
+
+    f: Any
+    adjoint: Adjoint
+    forward: Closed | Direct
+    backward: Closed | Direct | None = None
+    finish: Closed | Direct | None = None
+    clean: Any = None
+    throw: bool = False
+
+
+def solution(
+    f: Callable[[Any, Tree], Tree],
+    theta: Any,
+    x0: Tree,
+    *,
+    adjoint: Adjoint,
+    forward: Callable[[Map], Settings],
+    tolerances: tuple,
+    probe: Info | None = None,
+    backward: Callable[[Map], Settings] | None = None,
+    finish: Callable[[Map], Settings] | None = None,
+    clean: Callable[[Map], Settings] | None = None,
+    lift: Callable[[Map], Any] | None = None,
+    example: tuple[Any, Tree] | None = None,
+    root: bool = False,
+    throw: bool = False,
+) -> tuple[Tree, Info]:
+    """Runs a solve; its derivative is what `adjoint` says.
+
+    Args:
+      f: the map, on trees like `x0`; what it closes over is differentiated too.
+      theta: its parameters; leaves that are no numbers are passed on as they are.
+      x0: where to start.
+      forward, backward, finish, clean: make the programs of a `Spec` for a closed map.
+      tolerances: rtol and atol, which may be traced.
+      probe: receives the report of the backward solve as its gradient.
+      lift: makes of the map for one problem the one that the solution belongs to (a batch).
+      example: parameters and a state for `f`, where these are not `theta` and `x0` (a batch; a race).
+      root: the equation is `f(theta, x) = 0`, not `x = f(theta, x)`.
+      throw: raise an error where a solve fails.
+    """
+    from solvers.adjoint.system import Backward, Tangent
+
+    one_theta, one = (theta, x0) if example is None else example
+    point, state = working(one), working(x0)
+
+    def on_working(theta: Any, x: Vector) -> Vector:
+        return cast_like(f(theta, cast_like(x, one)), point)
+
+    point = settled(lambda x: on_working(one_theta, x), point)
+    if adjoint.mode == "unroll" or adjoint.on_failure == "zero":
+        # These look at the gradient of every device before it is added up.
+        theta, one_theta = (_vary_arrays(tree, point) for tree in (theta, one_theta))
+    state = jax.tree.map(vary_with, state, point)
+    tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point)
+    closed, (_, constants) = close_map(on_working, one_theta, point, root)
+    operands = (closed.frame.arrays(theta), constants)
+    ahead, ahead_extras = seal(forward(closed), operands, state, tolerances)
+    # What else there is to the adjoint is in the backward program.
+    rule = dataclasses.replace(adjoint, linear=None, precond=None, key=None)
+    spec = Spec(lift(closed) if lift else closed, rule, ahead, throw=throw)
+    back_extras: list = []
+    finish_extras: list = []
+    if adjoint.mode != "unroll":
+        x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
+        if adjoint.mode == "tangent":
+            back, back_extras = seal(Tangent(closed, adjoint), operands, x, x, memory)
+        else:
+            record = backward(closed) if backward else Backward(closed, adjoint, throw)
+            back, back_extras = seal(record, operands, x, x, info.status, memory)
+        spec = dataclasses.replace(spec, backward=back)
+        if finish is not None:
+            last, finish_extras = seal(finish(closed), operands, x, x, info)
+            spec = dataclasses.replace(spec, finish=last)
+        if clean is not None:
+            spec = dataclasses.replace(spec, clean=clean(closed))
+    extras = (ahead_extras, back_extras, finish_extras)
+    x, info = _run(spec, operands, state, tolerances, probe, extras)
+    return cast_like(x, one), info
+
+
+def _vary_arrays(theta: Any, like: Vector) -> Any:
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return theta
+    frame = Frame(theta)
+    arrays = [jnp.asarray(leaf) for leaf in frame.arrays(theta)]
+    return frame.join(vary_like(arrays, like))
+
+
+def _blank(function: Callable, *args: Any) -> Any:
+    """What `function(*args)` looks like, to trace with."""
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    leaves, structure = jax.tree.flatten(shapes)
+    types = traced.out_avals
+    blanks = [vary_with(jnp.zeros(s.shape, s.dtype), t) for s, t in zip(leaves, types, strict=True)]
+    return jax.tree.unflatten(structure, blanks)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(
+    spec: Spec, operands: tuple, x0: Vector, tolerances: tuple, probe: Info | None, extras: tuple
+) -> tuple[Vector, Info]:
+    from solvers.adjoint.reverse import reverse
+    from solvers.adjoint.tangents import tangent
+    from solvers.adjoint.unroll import unroll
+
+    modes = {"reverse": reverse, "tangent": tangent, "unroll": unroll}
+    return modes[spec.adjoint.mode](spec, operands, x0, tolerances, probe, extras)

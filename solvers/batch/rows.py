@@ -1,0 +1,141 @@
+"""Which parts of a problem belong to which example of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from solvers.adjoint.closure import Frame, Map
+from solvers.info import Info, Status
+from solvers.settings import Settings
+from solvers.space import Space, Tree, Vector, while_loop
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows(Settings):
+    """For every array of `theta`, the axis along which its examples lie; None: it is shared."""
+
+    axes: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, theta: Any, in_axes: Any) -> Rows:
+        def absent(axis: Any) -> bool:
+            return axis is None
+
+        everything = jax.tree.broadcast(in_axes, theta, is_leaf=absent)
+        axes = jax.tree.leaves(everything, is_leaf=absent)
+        if any(axis is not None and not isinstance(axis, int) for axis in axes):
+            raise ValueError(f"in_axes may only hold integers and None, got {in_axes}")
+        numbers = [other is None for other in Frame(theta).others]
+        return cls(tuple(axis for axis, number in zip(axes, numbers, strict=True) if number))
+
+    @property
+    def in_axes(self) -> tuple[list, None]:
+        """For `jax.vmap` over operands."""
+        return list(self.axes), None
+
+    def take(self, operands: tuple, index: Any) -> tuple:
+        """The operands of some examples, or of one."""
+        arrays = [
+            leaf if axis is None else jnp.take(leaf, index, axis=axis)
+            for leaf, axis in zip(operands[0], self.axes, strict=True)
+        ]
+        return arrays, operands[1]
+
+    def clear(self, operands: tuple, bad: jax.Array) -> tuple:
+        """Operands with zeros in place of what belongs to the examples marked `bad`."""
+
+        def clear(leaf: jax.Array, axis: int | None) -> jax.Array:
+            if axis is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return leaf
+            return jnp.where(Space(axis).spread(bad, leaf), jnp.zeros_like(leaf), leaf)
+
+        arrays = [clear(*pair) for pair in zip(operands[0], self.axes, strict=True)]
+        return arrays, operands[1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clear(Settings):
+    """Takes the data of failed examples out: a NaN among them must not meet a zero cotangent."""
+
+    rows: Rows
+
+    def __call__(self, operands: tuple, info: Info) -> tuple:
+        return self.rows.clear(operands, info.status != Status.CONVERGED)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchMap(Settings):
+    """A map for one example, on a batch `[batch, ...]`."""
+
+    f: Map
+    rows: Rows
+
+    closed = True  # type: ignore[assignment]
+
+    root = False
+
+    def __call__(self, operands: tuple, x: Vector) -> Vector:
+        return jax.vmap(self.f, (self.rows.in_axes, 0))(operands, x)
+
+    def defect(self, operands: tuple, x: Vector) -> Vector:
+        return jax.vmap(self.f.defect, (self.rows.in_axes, 0))(operands, x)
+
+
+def batch_size(x0: Tree, axis: int = 0) -> int:
+    """The number of examples, from states that have them along `axis`."""
+    sizes = {leaf.shape[axis] if leaf.ndim > axis else -1 for leaf in jax.tree.leaves(x0)}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError(
+            f"x0 needs a common batch axis {axis}, got leaf shapes "
+            f"{[leaf.shape for leaf in jax.tree.leaves(x0)]}"
+        )
+    return sizes.pop()
+
+
+def in_groups(
+    solve: Callable[[jax.Array, Vector, Info], tuple[Vector, Info]],
+    value: Vector,
+    info: Info,
+    *,
+    axis: int,
+    most: int = 8,
+) -> tuple[Vector, Info]:
+    """Solves again what has not converged, a few at a time: the cost goes with their number.
+
+    Args:
+      solve: `(numbers, values, Info) -> (values, Info)` for a few examples.
+      value: of the whole batch, with examples along `axis`.
+      info: of the whole batch.
+      axis: of the examples.
+      most: how many make a group.
+    """
+    pending = ~info.converged
+    batch, few = pending.size, min(most, pending.size)
+    order = jnp.argsort(~pending, stable=True)  # those first
+    space = Space(axis)
+
+    def body(carry: tuple) -> tuple:
+        done, value, info = carry
+        place = jnp.minimum(done, batch - few) + jnp.arange(few)
+        index = order[place]
+        part = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=axis), value)
+        before = jax.tree.map(lambda leaf: leaf[index], info)
+        found, later = solve(index, part, before)
+        new = pending[index] & (place >= done)
+        found = space.where(new, found, part)
+        here = (*[slice(None)] * axis, index)
+        value = jax.tree.map(lambda leaf, rows: leaf.at[here].set(rows), value, found)
+        info = jax.tree.map(
+            lambda leaf, a, b: leaf.at[index].set(jnp.where(new, a, b)), info, later, before
+        )
+        return done + few, value, info
+
+    start = (jnp.int32(0), value, info)
+    count = lax.stop_gradient(jnp.sum(pending))
+    return while_loop(lambda carry: carry[0] < count, body, start)[1:]

@@ -1,0 +1,148 @@
+"""`root`: solve `g(theta, x) = 0` by any method for fixed points, or within a bracket."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from solvers import adjoint as adjoints
+from solvers.adjoint.closure import shape_of
+from solvers.adjoint.solution import solution
+from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, evaluate
+from solvers.fixed_point.solve import Forward, Limits, resolve
+from solvers.info import Info, require_converged
+from solvers.iterate import Goal, Method, Progress
+from solvers.space import Tree, Vector, require_like, require_real
+
+
+def root(
+    g: Map,
+    theta: Any,
+    x0: Tree,
+    *,
+    method: Method | Cascade | str = "newton",
+    adjoint: adjoints.Adjoint | str = "implicit",
+    rtol: float | jax.Array | None = None,
+    atol: float | jax.Array | None = None,
+    max_steps: int = 200,
+    probe: Info | None = None,
+    trace: int = 0,
+    patience: int | None = 60,
+    blowup: float | None = 1e6,
+    norm: Callable[[Tree], jax.Array] | None = None,
+    has_aux: bool = False,
+    throw: bool = False,
+) -> tuple[Any, Info]:
+    """Solves `g(theta, x) = 0` from `x0`.
+
+    The equation is `x = x - g(theta, x)`, with products by `dg/dx` and never its matrix; every
+    method and adjoint for fixed points serves. `picard(damping)` is `x <- x - damping g`.
+
+    Args:
+      g: `g(theta, x)` has the structure and shapes of `x`. It may close over anything.
+      theta: parameters, any pytree.
+      x0: where to start: a pytree of real floating-point arrays.
+      method: a method, a cascade or the name of one; `bracket(lower, upper)` for a scalar.
+      adjoint: how gradients pass, or its name: `(dg/dx)^T w = c` is what the exact ones solve.
+      rtol, atol: stop at `||g(x)|| <= max(rtol ||g(x0)||, atol)`. By default `rtol` is the 2/3
+        power of the rounding unit, and `atol` what rounding of `x0` makes of `g`.
+      max_steps, probe, trace, patience, blowup, norm, throw: as for `fixed_point`.
+      has_aux: `g` returns `(value, aux)`; `aux` at the root is returned beside it.
+
+    Returns:
+      The best iterate, or `(iterate, aux)`; and its `Info`, with residuals relative to `g(x0)`.
+
+    >>> x, info = root(lambda a, x: x**2 - a, 2.0, jnp.ones(()))
+    >>> print(f"{x:.4f}", bool(info.converged))
+    1.4142 True
+    """
+    x0 = require_real(x0, "x0")
+    limits = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace)
+    chosen = adjoints.resolve(adjoint)
+    stages = resolve(method)
+    image = shape_of(g, theta, x0)
+    require_like(image[0] if has_aux else image, x0, "g(theta, x0)", "x0")
+    x, info = solution(
+        (lambda theta, x: g(theta, x)[0]) if has_aux else g,
+        theta,
+        x0,
+        adjoint=chosen,
+        forward=lambda f: Forward.of(f, stages, limits, x0, chosen, norm),
+        tolerances=limits.tolerances,
+        probe=probe,
+        root=True,
+        throw=throw,
+    )
+    if throw:
+        x = require_converged(info, x, "solves")
+    return ((x, g(theta, x)[1]) if has_aux else x), info
+
+
+class State(NamedTuple):
+    low: jax.Array
+    high: jax.Array
+    at_low: jax.Array  # g there, scaled down when that end has stayed
+    at_high: jax.Array
+    side: jax.Array  # which end moved last: -1, 0, 1
+    width: jax.Array  # of the bracket two steps ago
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bracket(Method):
+    """The root of a scalar equation between two points at which `g` has different signs.
+
+    False position in the Illinois form, with a bisection whenever two steps have not halved the
+    bracket: never worse than twice bisection, and superlinear near a simple root. Ends as BREAKDOWN
+    where the signs at the ends are the same, or the bracket is as small as rounding lets it be and
+    the residual is not (a pole or a jump).
+
+    Args:
+      lower, upper: the ends; numbers or scalar arrays.
+    """
+
+    lower: float | jax.Array
+    upper: float | jax.Array
+
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        if not isinstance(x, jax.Array) or x.ndim:
+            raise ValueError("a bracket holds the root of a scalar equation: x0 must be a scalar")
+        low, high = (jnp.asarray(end, x.dtype) for end in (self.lower, self.upper))
+        at_low, at_high = (-evaluate(problem, end).step for end in (low, high))
+        state = State(low, high, at_low, at_high, jnp.int32(0), 4 * jnp.abs(high - low))
+        point = evaluate(problem, x)
+        best = jnp.where(jnp.abs(at_low) < jnp.abs(at_high), low, high)
+        size = jnp.minimum(jnp.abs(at_low), jnp.abs(at_high))
+        ends = size <= point.size
+        return state, Progress(
+            jnp.where(ends, best, x), jnp.where(ends, size, point.size), point.scale, 3
+        )
+
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        low, high, at_low, at_high, side, width = state
+        gap = at_high - at_low
+        middle = 0.5 * (low + high)
+        secant = high - at_high * (high - low) / jnp.where(gap == 0, 1, gap)
+        inside = (secant > jnp.minimum(low, high)) & (secant < jnp.maximum(low, high))
+        slow = jnp.abs(high - low) > 0.5 * width
+        x = jnp.where(inside & ~slow & (gap != 0), secant, middle)
+        point = evaluate(problem, x)
+        value = -point.step
+        left = jnp.sign(value) == jnp.sign(at_low)  # the root lies on the other side
+        new = State(
+            jnp.where(left, x, low),
+            jnp.where(left, high, x),
+            # An end that stays twice counts half: the next secant falls on its side.
+            jnp.where(left, value, jnp.where(side == 1, 0.5 * at_low, at_low)),
+            jnp.where(left, jnp.where(side == -1, 0.5 * at_high, at_high), value),
+            jnp.where(left, -1, 1).astype(jnp.int32),
+            jnp.where(slow, 4 * jnp.abs(high - low), width),
+        )
+        eps = jnp.finfo(x.dtype).eps
+        shut = jnp.abs(high - low) <= 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+        same = jnp.sign(at_low) * jnp.sign(at_high) > 0
+        return new, point.progress()._replace(broken=shut | same)
+

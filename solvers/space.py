@@ -1,0 +1,314 @@
+"""Pytrees as vectors: the working precision, scaled norms, full-precision inner products.
+
+A method iterates on the trees themselves, not on one flat vector, so that shardings and layouts
+survive. A `Space` says what a scalar is: one number, or one for each example of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Tree = Any
+Vector = Any  # a tree whose leaves have the working precision
+
+
+def add(u: Vector, v: Vector) -> Vector:
+    return jax.tree.map(jnp.add, u, v)
+
+
+def subtract(u: Vector, v: Vector) -> Vector:
+    return jax.tree.map(jnp.subtract, u, v)
+
+
+def zeros_like(v: Vector) -> Vector:
+    return jax.tree.map(jnp.zeros_like, v)
+
+
+class Space(NamedTuple):
+    """Scalar products and multiples of trees.
+
+    Attributes:
+      batch_axis: None for one problem. For a batch in its own layout, the axis of every leaf along
+        which its examples lie; scalars are then arrays `[batch]`.
+    """
+
+    batch_axis: int | None = None
+
+    def dot(self, u: Vector, v: Vector) -> jax.Array:
+        """`<u, v>`, in full precision on every platform."""
+        pairs = zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True)
+        parts = [self._dot(a, b) for a, b in pairs]
+        return sum(parts[1:], parts[0]) if parts else jnp.zeros((), jnp.float32)
+
+    def _dot(self, a: jax.Array, b: jax.Array) -> jax.Array:
+        if self.batch_axis is not None or _explicitly_sharded(a) or _explicitly_sharded(b):
+            return jnp.sum(a * b, axis=self._others(a.ndim))
+        axes = tuple(range(a.ndim))
+        return lax.dot_general(a, b, ((axes, axes), ((), ())), precision=lax.Precision.HIGHEST)
+
+    def _others(self, ndim: int) -> tuple[int, ...]:
+        return tuple(axis for axis in range(ndim) if axis != self.batch_axis)
+
+    def spread(self, numbers: jax.Array, leaf: jax.Array) -> jax.Array:
+        """Scalars in a shape that broadcasts against a leaf."""
+        if self.batch_axis is None:
+            return numbers
+        return numbers.reshape([-1 if axis == self.batch_axis else 1 for axis in range(leaf.ndim)])
+
+    def scale(self, number: jax.Array | float, v: Vector) -> Vector:
+        """`number v`."""
+        number = jnp.asarray(number)
+        if number.ndim == 0:
+            return jax.tree.map(lambda leaf: number.astype(leaf.dtype) * leaf, v)
+        return jax.tree.map(lambda leaf: self.spread(number, leaf) * leaf, v)
+
+    def plus(self, u: Vector, number: jax.Array | float, v: Vector) -> Vector:
+        """`u + number v`."""
+        return add(u, self.scale(number, v))
+
+    def where(self, condition: jax.Array, u: Vector, v: Vector) -> Vector:
+        """`u` where the condition holds (for an example), else `v`; either may be a number."""
+        like = u if jax.tree.structure(u).num_leaves >= jax.tree.structure(v).num_leaves else v
+        full = [
+            tree if jax.tree.structure(tree) == jax.tree.structure(like)
+            else jax.tree.map(lambda leaf, n=tree: jnp.asarray(n, leaf.dtype), like)
+            for tree in (u, v)
+        ]  # fmt: skip
+        return jax.tree.map(
+            lambda a, b: jnp.where(self.spread(condition, a if a.ndim else b), a, b), *full
+        )
+
+    def unit(self, *vectors: Vector) -> jax.Array:
+        """The power of two at or below the largest magnitude; 1 where that is 0 or not finite."""
+        sizes = [
+            jnp.max(jnp.abs(lax.stop_gradient(leaf)), axis=self._others(leaf.ndim), initial=0)
+            for leaf in jax.tree.leaves(vectors)
+        ]
+        if not sizes:
+            return jnp.ones((), jnp.float32)
+        largest = sizes[0]
+        for size in sizes[1:]:
+            largest = jnp.maximum(largest, size)
+        usable = jnp.isfinite(largest) & (largest > jnp.finfo(largest.dtype).tiny)
+        _, exponent = jnp.frexp(jnp.where(usable, largest, 1))
+        return jnp.ldexp(jnp.ones((), largest.dtype), exponent - 1)
+
+    def norms(self, *vectors: Vector) -> tuple[jax.Array, ...]:
+        """Euclidean norms in units of the largest entry: no square over- or underflows.
+
+        Held constant under differentiation: they steer, they are not results.
+        """
+        vectors = lax.stop_gradient(vectors)
+        unit = self.unit(*vectors)
+        scaled = [self.scale(1 / unit, v) for v in vectors]
+        return tuple(unit * jnp.sqrt(self.dot(v, v)) for v in scaled)
+
+    def norm(self, vector: Vector) -> jax.Array:
+        """The Euclidean norm of one vector, as `norms`."""
+        return self.norms(vector)[0]
+
+    def secant(self, g: Vector, r: Vector, g_before: Vector, r_before: Vector) -> Vector:
+        """The next iterate of Anderson's method with one difference, for `g(x) = x + r(x)`.
+
+        `g - c (g - g_before)` with the `c` that makes `r - c (r - r_before)` smallest. It finds the
+        fixed point at once along a single slow direction, even one that grows.
+        """
+        r, change = lax.stop_gradient((r, subtract(r, r_before)))
+        unit = self.unit(change)
+        change, r = self.scale(1 / unit, change), self.scale(1 / unit, r)
+        share = ratio(self.dot(r, change), self.dot(change, change))
+        share = jnp.clip(jnp.where(jnp.isfinite(share), share, 0), -_LONGEST, _LONGEST)
+        return self.plus(g, -share, subtract(g, g_before))
+
+    def dots(self, memory: Vector, v: Vector) -> jax.Array:
+        """`<m_k, v>` for every row of a memory, leaves `[depth, ...]`: `[depth]`."""
+        return jax.vmap(self.dot, (0, None))(memory, v)
+
+    def combine(self, weights: jax.Array, memory: Vector) -> Vector:
+        """`sum_k weights_k m_k`."""
+        if self.batch_axis is None:
+            return jax.tree.map(
+                lambda leaf: lax.dot_general(
+                    weights, leaf, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST
+                ),
+                memory,
+            )
+        rows = jax.vmap(self.scale)(weights, memory)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), rows)
+
+    def put(self, chosen: jax.Array, row: Vector, memory: Vector) -> Vector:
+        """A memory with `row` where `chosen`, `[depth]`, says so.
+
+        A selection, not a scatter, which is what an update at a row of its own becomes under vmap.
+        """
+        return jax.vmap(self.where, (0, None, 0))(chosen, row, memory)
+
+
+# A secant through two nearly equal residuals points anywhere.
+_LONGEST = 10.0
+
+
+def _explicitly_sharded(leaf: jax.Array) -> bool:
+    """Whether an axis lies on a mesh axis of explicit type: a product would ask where to go."""
+    return any(axis is not None for axis in jax.typeof(leaf).sharding.spec)
+
+
+def memory_like(v: Vector, depth: int) -> Vector:
+    """An empty memory of `depth` vectors."""
+    return jax.tree.map(lambda leaf: jnp.stack([jnp.zeros_like(leaf)] * depth), v)
+
+
+def ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
+    """`numerator / denominator`, and 0 where the denominator is 0."""
+    safe = jnp.where(denominator == 0, 1, denominator)
+    return jnp.where(denominator == 0, 0, numerator / safe)
+
+
+def working_dtype(tree: Tree) -> jnp.dtype:
+    """float64 if a leaf is, float32 otherwise: half precisions accumulate in float32."""
+    return jnp.result_type(jnp.float32, *(leaf.dtype for leaf in jax.tree.leaves(tree)))
+
+
+def working(tree: Tree) -> Vector:
+    """`tree` in its working precision."""
+    dtype = working_dtype(tree)
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
+
+def cast_like(tree: Tree, template: Tree) -> Tree:
+    """`tree` with the dtypes of `template`."""
+    return jax.tree.map(lambda leaf, like: jnp.asarray(leaf).astype(like.dtype), tree, template)
+
+
+def epsilon(tree: Tree) -> float:
+    """Rounding unit of the coarsest leaf: what limits the residual that can be reached."""
+    leaves = jax.tree.leaves(tree)
+    return max((float(jnp.finfo(leaf.dtype).eps) for leaf in leaves), default=1e-7)
+
+
+def require_real(tree: Tree, what: str) -> Tree:
+    """`tree` with array leaves; refuses integer, boolean and complex ones."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(
+                f"{what}{jax.tree_util.keystr(path)} has dtype {dtype}; a solve needs real "
+                "floating-point leaves (float32, float64 or bfloat16). Convert integers with "
+                ".astype(jnp.float32); split complex numbers into real and imaginary parts."
+            )
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def require_like(tree: Tree, template: Tree, what: str, reference: str) -> None:
+    """Refuses a `tree` whose structure or shapes differ from those of `template`."""
+    got: Any = jax.tree.structure(tree)
+    want: Any = jax.tree.structure(template)
+    if got != want:
+        raise ValueError(f"{what} has tree structure {got}, but {reference} has {want}")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(template), strict=True)
+    for (path, leaf), expected in pairs:
+        if jnp.shape(leaf) != jnp.shape(expected):
+            raise ValueError(
+                f"{what}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}, "
+                f"but {reference} has {jnp.shape(expected)} there"
+            )
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"{what}{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; "
+                f"it must be real floating-point, as {reference} is"
+            )
+
+
+def constant(number: float, like: jax.Array) -> jax.Array:
+    """`number` in the shape of `like`, with its batch axes and shardings.
+
+    What a nested loop begins with has to be of the kind that it will be; `jnp.full_like` is not.
+    """
+    return jnp.where(like == like, jnp.asarray(number, like.dtype), 0)  # noqa: PLR0124
+
+
+def while_loop(running: Callable, body: Callable, carry: Any) -> Any:
+    """`lax.while_loop` whose start takes on the types that the body gives it.
+
+    Inside `shard_map` a value is known to vary along mesh axes or not; constants do not, and become
+    what they are added to.
+    """
+    return lax.while_loop(running, body, settled(body, carry))
+
+
+def settled(body: Callable, carry: Any) -> Any:
+    """`carry`, varying along every mesh axis along which `body(carry)` does."""
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return carry
+    while True:
+        leaves, structure = jax.tree.flatten(carry)
+        types = jax.make_jaxpr(body)(carry).out_avals
+        if all(varying(new) <= varying(old) for old, new in zip(leaves, types, strict=True)):
+            return carry
+        pairs = zip(leaves, types, strict=True)
+        carry = jax.tree.unflatten(structure, [vary_with(old, new) for old, new in pairs])
+
+
+def vary_with(leaf: jax.Array, *others: Any) -> jax.Array:
+    """`leaf`, varying along every mesh axis along which one of the others (or their types) does."""
+    missing = frozenset().union(*map(varying, others)) - varying(leaf)
+    return lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """`tree`, every leaf varying along the mesh axes of all leaves of `like`.
+
+    The cotangents of what is shared are then one for each device until they are added up.
+    """
+    leaves = jax.tree.leaves(like)
+    return jax.tree.map(lambda leaf: vary_with(leaf, *leaves), tree)
+
+
+def vary_together(function: Callable[[], Any], *others: Any) -> Any:
+    """`function()` with every leaf varying along the mesh axes of all others and of itself."""
+    result = function()
+    leaves = jax.tree.leaves((result, others))
+    return jax.tree.map(lambda leaf: vary_with(leaf, *leaves), result)
+
+
+def varying(leaf: Any) -> frozenset:
+    """The mesh axes, inside `shard_map`, along which an array varies."""
+    kind = leaf if isinstance(leaf, jax.core.ShapedArray) else jax.typeof(leaf)
+    manual = getattr(kind, "manual_axis_type", None)  # named `vma` before JAX 0.10
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
+def norm(vector: Vector) -> jax.Array:
+    """The Euclidean norm of one vector (`Space.norm`)."""
+    return Space().norm(vector)
+
+
+def ravel(tree: Tree, dtype: jnp.dtype) -> jax.Array:
+    """All leaves in one flat array, for analyses that need one."""
+    leaves = [jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)]
+    if not leaves:
+        return jnp.zeros((0,), dtype)
+    return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
+
+
+def unraveler(template: Tree) -> Callable[[jax.Array], Tree]:
+    """The inverse of `ravel` for trees like `template`, dtypes included."""
+    leaves, structure = jax.tree.flatten(template)
+    shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    sizes = [math.prod(shape) for shape, _ in shapes]
+
+    def unravel(vector: jax.Array) -> Tree:
+        parts, offset = [], 0
+        for (shape, dtype), size in zip(shapes, sizes, strict=True):
+            part = lax.slice_in_dim(vector, offset, offset + size)
+            parts.append(part.reshape(shape).astype(dtype))
+            offset += size
+        return jax.tree.unflatten(structure, parts)
+
+    return unravel

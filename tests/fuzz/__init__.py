@@ -1,0 +1,1 @@
+"""Random problems, settings and transforms for `solvers`, and a judge that trusts none of them."""
