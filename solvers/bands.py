@@ -51,9 +51,7 @@ def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
     return inverse
 
 
-def _split_solve(
-    lower: jax.Array, upper: jax.Array, own: jax.Array, rhs: jax.Array
-) -> jax.Array:
+def _split_solve(lower: jax.Array, upper: jax.Array, own: jax.Array, rhs: jax.Array) -> jax.Array:
     return tridiagonal_solve(-lower, 1 - own, -upper, rhs)
 
 

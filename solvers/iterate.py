@@ -58,6 +58,9 @@ class Method(Settings):
     def step(self, problem: Problem, state: State, goal: Goal) -> tuple[State, Progress]:
         raise NotImplementedError
 
+    # Whether a linear system may be given to it in other units: not where A = I - J is the point.
+    scale_free = True
+
     @property
     def name(self) -> str:
         return type(self).__name__.lower()

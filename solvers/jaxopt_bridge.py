@@ -6,6 +6,7 @@ it can be used, and compared, without its solvers deciding when to stop or what 
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from solvers.fixed_point.base import FixedPointProblem, evaluate
-from solvers.info import Info, Status
+from solvers.info import Info
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import Operator
 from solvers.space import (
@@ -29,6 +31,7 @@ from solvers.space import (
     unraveler,
     working_dtype,
 )
+from solvers.verdict import relative, verdict
 
 with warnings.catch_warnings():
     # Said on every import and known to whoever imports a bridge to it; any other warning passes.
@@ -47,7 +50,8 @@ class State(NamedTuple):
     inner: Any  # the state of the jaxopt solver
 
 
-def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jaxopt(Method):
     """A jaxopt solver as a method of `solvers.fixed_point`.
 
     The loop of this package calls the solver's `init_state` and `update`, and owns the stop rule,
@@ -68,8 +72,10 @@ def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
     0.7391 True
     """
 
-    def solver(problem: FixedPointProblem) -> Any:
-        made = make(problem.f)
+    make: Callable[[Callable[[jax.Array], jax.Array]], Any]
+
+    def _solver(self, problem: FixedPointProblem, unravel: Callable) -> Any:
+        made = self.make(lambda v: ravel_pytree(problem.f(unravel(v)))[0])
         if not isinstance(made, IterativeSolver):
             raise TypeError(
                 "make(fun) must return a jaxopt solver with init_state and update, "
@@ -77,17 +83,22 @@ def method(make: Callable[[Callable[[Vector], Vector]], Any]) -> Method:
             )
         return made
 
-    def init(problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        inner = jax.tree.map(_strong, solver(problem).init_state(x))
+    def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
+        if problem.space.batch_axis is not None:
+            raise ValueError("a jaxopt solver takes one problem at a time: use jax.vmap")
+        flat, unravel = ravel_pytree(x)
+        inner = jax.tree.map(_strong, self._solver(problem, unravel).init_state(flat))
         return State(x, inner), evaluate(problem, x).progress(1 + _count(inner))
 
-    def step(problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        params, inner = solver(problem).update(*state)
-        new = State(_like(params, state.params), jax.tree.map(_like, inner, state.inner))
+    def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
+        flat, unravel = ravel_pytree(state.params)
+        params, inner = self._solver(problem, unravel).update(flat, state.inner)
+        new = State(unravel(_like(params, flat)), jax.tree.map(_like, inner, state.inner))
         used = _count(new.inner) - _count(state.inner)
         return new, evaluate(problem, new.params).progress(1 + used)
 
-    return Method(init, step, "jaxopt")
+
+method = Jaxopt
 
 
 def linear(
@@ -156,19 +167,9 @@ def linear(
         finite = jnp.isfinite(norm(flat_b - a(x)))
         x = jnp.where(finite, x, 0)
         residual = norm(flat_b - a(x))
-        status = jnp.select(
-            [~finite, residual <= goal],
-            [int(Status.NONFINITE), int(Status.CONVERGED)],
-            int(Status.MAX_STEPS),
-        )
-        relative = residual / _positive(size)
-        unknown = jnp.int32(0)
-        return unravel(x), Info(
-            steps=unknown,
-            residual=jnp.where(jnp.isfinite(relative), relative, jnp.inf),
-            status=status.astype(jnp.int32),
-            evaluations=unknown,
-        )
+        status = verdict(finite=finite, met=residual <= goal)
+        unknown = jnp.zeros_like(status)
+        return unravel(x), Info(unknown, relative(residual, size), status, unknown)
 
     return solver
 

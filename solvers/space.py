@@ -230,7 +230,7 @@ def constant(number: float, like: jax.Array) -> jax.Array:
 
     What a nested loop begins with has to be of the kind that it will be; `jnp.full_like` is not.
     """
-    return jnp.where(like == like, jnp.asarray(number, like.dtype), 0)  # noqa: PLR0124
+    return jnp.where(like == like, jnp.asarray(number, like.dtype), 0)
 
 
 def while_loop(running: Callable, body: Callable, carry: Any) -> Any:

@@ -19,8 +19,8 @@ RUNNING = -1
 # Farther out than this many times the scale of the start, a small relative residual is no longer
 # taken at its word: x <- x + 1 has residual 1 for ever, and 1 is small beside 1e6.
 _FAR = 100.0
-# There, the residual must have fallen to this share of the first one, and rounding must be finer.
-_FALLEN = 0.1
+# There, the residual must have fallen to a share of the first one, beside which rounding is small.
+_FALLEN, _RESOLVED = 0.01, 0.1
 
 
 class Stop(NamedTuple):
@@ -141,9 +141,7 @@ def open_record(stop: Stop, progress: NamedTuple, healthy: jax.Array) -> Record:
     atol = stop.floor * scale if stop.atol is None else jnp.asarray(stop.atol, dtype)
     atol = jnp.broadcast_to(atol, scale.shape)
     goal = jnp.maximum(stop.rtol * scale, atol).astype(dtype)
-    status = verdict(
-        finite=finite, met=(residual <= goal) & trusted, exhausted=stop.max_steps == 0
-    )
+    status = verdict(finite=finite, met=(residual <= goal) & trusted, exhausted=stop.max_steps == 0)
     trace = None
     if stop.trace:
         entry = relative(monitor, scale, stop.rtol, atol)
@@ -173,9 +171,9 @@ def judge(stop: Stop, record: Record, progress: NamedTuple) -> tuple[Record, jax
     steps = record.steps + 1
     goal = jnp.maximum(stop.rtol * scale, record.atol).astype(dtype)
     finite = jnp.isfinite(residual) & jnp.isfinite(monitor) & jnp.isfinite(scale)
-    fallen = _FALLEN * record.first
     credible = (scale <= _FAR * record.first_scale) | (
-        (residual <= fallen) & (jnp.finfo(dtype).eps * scale <= fallen)
+        (residual <= _FALLEN * record.first)
+        & (jnp.finfo(dtype).eps * scale <= _RESOLVED * record.first)
     )
     converged = finite & (residual <= goal) & credible & trusted
     improved = monitor < 0.999 * record.reference

@@ -169,9 +169,7 @@ def bptt(*, checkpoint: int | None = None, on_failure: OnFailure = "best") -> Ad
     return Adjoint("bptt", "unroll", None, on_failure, checkpoint=checkpoint)
 
 
-def tbptt(
-    steps: int, *, checkpoint: int | None = None, on_failure: OnFailure = "best"
-) -> Adjoint:
+def tbptt(steps: int, *, checkpoint: int | None = None, on_failure: OnFailure = "best") -> Adjoint:
     """Back through the last `steps` evaluations of the map.
 
     The forward method gets `max_steps - steps` steps; then the map is applied `steps` times and

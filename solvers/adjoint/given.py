@@ -103,9 +103,7 @@ def implicit_diff(
     return (require_converged(info, value, "given solutions") if throw else value), info
 
 
-def slope(
-    g: Callable[[Vector], Vector], x: Vector, here: Vector, space: Space
-) -> jax.Array:
+def slope(g: Callable[[Vector], Vector], x: Vector, here: Vector, space: Space) -> jax.Array:
     """`||(dg/dx) x||`: by how much `g` changes over a distance as large as `x`.
 
     From a move of `x` by half of its digits; `here` is `g(x)`.

@@ -61,7 +61,9 @@ def _solve_backward(spec: Spec, saved: tuple, cotangents: tuple):
     smooth, rest = _split(operands_bar, bad)
     smooth, x0_bar = apply_policy((smooth, x0_bar), bad, spec.adjoint.on_failure)
     if spec.throw:
-        smooth = require_converged(info._replace(status=jnp.where(bad, status, 0)), smooth, "unrolled gradients")  # noqa: E501
+        smooth = require_converged(
+            info._replace(status=jnp.where(bad, status, 0)), smooth, "unrolled gradients"
+        )  # noqa: E501
     nothing = (no_gradient(tolerances), no_gradient(extras))
     return rest(smooth), x0_bar, *nothing, as_gradient(info, probe)
 
@@ -75,9 +77,7 @@ def _split(tree: Any, bad: jax.Array) -> tuple[list, Any]:
     Those of integers are no numbers; what all devices of a mesh share has been added up already.
     """
     leaves, structure = jax.tree.flatten(tree)
-    own = [
-        leaf.dtype != jax.dtypes.float0 and varying(bad) <= varying(leaf) for leaf in leaves
-    ]
+    own = [leaf.dtype != jax.dtypes.float0 and varying(bad) <= varying(leaf) for leaf in leaves]
 
     def back(chosen: list) -> Any:
         given = iter(chosen)

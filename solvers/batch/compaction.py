@@ -210,9 +210,7 @@ def _shrinking(
     for size, smaller in zip(sizes, (*sizes[1:], 0), strict=True):
         if size < sizes[0]:
             order = jnp.argsort(~loop.running)[:size]
-            active, loop, data = jax.tree.map(
-                lambda leaf, o=order: leaf[o], (active, loop, data)
-            )
+            active, loop, data = jax.tree.map(lambda leaf, o=order: leaf[o], (active, loop, data))
             operands = rows.take(operands, order)
 
         def advance(operands: tuple, data: Any, loop: iterate.Loop, smaller: int = smaller) -> Any:

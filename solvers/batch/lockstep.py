@@ -135,8 +135,7 @@ def lockstep(
     leaves = jax.tree.leaves(x0)
     if len({leaf.shape[:2] for leaf in leaves}) != 1 or any(leaf.ndim != 3 for leaf in leaves):
         raise ValueError(
-            "x0 needs leaves [time, batch, channels], got shapes "
-            f"{[leaf.shape for leaf in leaves]}"
+            f"x0 needs leaves [time, batch, channels], got shapes {[leaf.shape for leaf in leaves]}"
         )
     settings = backward or Sweeps()
     rows = None if in_axes is None else Rows.of(theta, in_axes)
@@ -295,9 +294,7 @@ class TogetherBackward(Settings):
             system, cotangent, adjoint, status, runner=runner, space=_SPACE, throw=self.throw
         )
 
-    def _sweeps(
-        self, matvec: Callable, inverse: Callable, rhs: Vector
-    ) -> tuple[Vector, Info]:
+    def _sweeps(self, matvec: Callable, inverse: Callable, rhs: Vector) -> tuple[Vector, Info]:
         """`matvec(w) = rhs` by sweeps `w <- w + inverse(rhs - matvec(w))`."""
         unit = _SPACE.unit(rhs)
         target = _SPACE.scale(1 / unit, rhs)
@@ -306,9 +303,7 @@ class TogetherBackward(Settings):
         if self.settings.steps is not None:
             w, info = _truncated(matvec, inverse, target, size, self.settings.steps, rtol)
             return _SPACE.scale(unit, w), info
-        problem = LinearProblem(
-            lambda y: matvec(inverse(y)), _no_transpose, target, size, _SPACE
-        )
+        problem = LinearProblem(lambda y: matvec(inverse(y)), _no_transpose, target, size, _SPACE)
         stop = Stop(rtol, 0.0, self.settings.max_steps)
         method = Richardson(accelerated=self.accelerated)
         y, info = iterate.run(iterate.Task(method, problem, zeros_like(target), stop))

@@ -57,7 +57,9 @@ class Recurrence(Method):
             raise ValueError("recurrence takes states that are one array [time, n]")
         if problem.space.batch_axis is not None:
             raise ValueError("recurrence solves one sequence at a time: use jax.vmap")
-        return self._at(problem, x, jnp.asarray(jnp.inf, x.dtype), jnp.asarray(self.damping, x.dtype))
+        return self._at(
+            problem, x, jnp.asarray(jnp.inf, x.dtype), jnp.asarray(self.damping, x.dtype)
+        )
 
     def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
         return self._at(problem, *state)

@@ -145,4 +145,3 @@ class Bracket(Method):
         shut = jnp.abs(high - low) <= 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
         same = jnp.sign(at_low) * jnp.sign(at_high) > 0
         return new, point.progress()._replace(broken=shut | same)
-

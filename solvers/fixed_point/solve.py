@@ -87,9 +87,13 @@ def fixed_point(
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
     if chosen.steps is not None and chosen.steps > max_steps:
-        raise ValueError(f"{chosen.name}({chosen.steps}) needs max_steps >= {chosen.steps}, got {max_steps}")  # noqa: E501
+        raise ValueError(
+            f"{chosen.name}({chosen.steps}) needs max_steps >= {chosen.steps}, got {max_steps}"
+        )  # noqa: E501
     if chosen.precond == "forward" and not isinstance(stages[-1].method, Broyden):
-        raise ValueError(f"{chosen.name} takes the inverse that broyden ends with: method=broyden()")
+        raise ValueError(
+            f"{chosen.name} takes the inverse that broyden ends with: method=broyden()"
+        )
     image = shape_of(f, theta, x0)
     if has_aux and not (isinstance(image, tuple) and len(image) == 2):
         raise ValueError(f"with has_aux, f must return (x, aux), got {type(image).__name__}")
@@ -151,9 +155,7 @@ class Limits:
         for number in record:
             require_count("record", number)
         rtol = eps ** (2 / 3) if rtol is None else rtol
-        return cls(
-            (rtol, atol), eps**2, max_steps, patience, blowup, trace, tuple(record)
-        )
+        return cls((rtol, atol), eps**2, max_steps, patience, blowup, trace, tuple(record))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,7 +212,9 @@ class Forward(Settings):
 
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
         tasks = self.tasks(operands, x0, tolerances)
-        return run(tasks, self._loop if self.unrolled else iterate.resume, self.inverse, self.unrolled)
+        return run(
+            tasks, self._loop if self.unrolled else iterate.resume, self.inverse, self.unrolled
+        )
 
     def _loop(self, task: iterate.Task, loop: iterate.Loop) -> iterate.Loop:
         return iterate.unroll(task, loop, self.segment)

@@ -157,7 +157,8 @@ class LinearSolver(Settings):
         def product(vector: Vector) -> Vector:
             return a(m(vector)) if right else m(a(vector)) if left else a(vector)
 
-        order = None if unscaled else space.unit(product(rhs))
+        in_units = unscaled or not self.method.scale_free
+        order = None if in_units else space.unit(product(rhs))
 
         def operator(vector: Vector) -> Vector:
             return product(vector) if order is None else space.scale(1 / order, product(vector))
@@ -189,9 +190,7 @@ class LinearSolver(Settings):
 
         return task, finish
 
-    def stop(
-        self, rtol: float | jax.Array, atol: float | jax.Array, trace: int = 0
-    ) -> Stop:
+    def stop(self, rtol: float | jax.Array, atol: float | jax.Array, trace: int = 0) -> Stop:
         """When the loop ends."""
         if self.truncated:
             return Stop(0.0, 0.0, self.max_steps, None, None, keep_best=False, trace=trace)

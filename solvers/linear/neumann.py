@@ -17,6 +17,8 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neumann(Method):
+    scale_free = False
+
     def init(self, problem: LinearProblem, _: Vector) -> tuple[State, Progress]:
         return self._report(problem, State(problem.rhs, problem.rhs), 0)
 

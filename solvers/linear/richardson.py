@@ -23,6 +23,8 @@ class Richardson(Method):
     damping: float = 1.0
     accelerated: bool = False
 
+    scale_free = False
+
     def init(self, problem: LinearProblem, start: Vector) -> tuple[State, Progress]:
         # Nothing is before the first step: a difference of zero.
         before = (start, problem.rhs) if self.accelerated else (None, None)

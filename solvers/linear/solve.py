@@ -177,4 +177,3 @@ def _frozen(function: Operator, example: Tree) -> Operator:
     closed, constants = close(function, example)
     constants = lax.stop_gradient(constants)
     return lambda vector: closed(constants, vector)
-

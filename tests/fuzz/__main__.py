@@ -109,9 +109,8 @@ def table(lines: list[dict]) -> str:
         text.append(" ".join([f"{field:14}", *(f"{c:>18}" for c in columns)]))
         for kind in sorted({kind for kind, _ in counts}):
             text.append(" ".join([f"{kind:14}", *(f"{counts[kind, c]:18}" for c in columns)]))
-        totals = (sum(counts[k, c] for k, _ in counts if False) for c in columns)
-        del totals
-        text.append("")
+        totals = [sum(n for (_, value), n in counts.items() if value == c) for c in columns]
+        text.append(" ".join([f"{'all':14}", *(f"{total:18}" for total in totals)]) + "\n")
     return "\n".join(text)
 
 

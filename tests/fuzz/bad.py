@@ -61,7 +61,12 @@ def _race(starts: Any = None, **settings: Any) -> Call:
 
 
 def _tolerances(maker: Callable, *names: str) -> dict[str, tuple[Callable, str]]:
-    wrong = {"negative": -1e-3, "nan": float("nan"), "text": "small", "negative_array": np.float32(-1)}
+    wrong = {
+        "negative": -1e-3,
+        "nan": float("nan"),
+        "text": "small",
+        "negative_array": np.float32(-1),
+    }
     return {
         f"{maker.__name__[1:]} {name} {kind}": (lambda n=name, v=value: maker(**{n: v})(), name)
         for name in names

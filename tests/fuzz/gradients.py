@@ -31,7 +31,9 @@ def judge_gradients(case: Case, results: dict[str, np.ndarray]) -> tuple[str, st
         weight_bar = results["weight_bar"]
         own = weight_bar[row] if per_row else None
         excused = _may_be_nan(case, results, row)
-        bad = not np.all(np.isfinite(bias_bar)) or (own is not None and not np.all(np.isfinite(own)))
+        bad = not np.all(np.isfinite(bias_bar)) or (
+            own is not None and not np.all(np.isfinite(own))
+        )
         if bad and not excused:
             return "nan_returned", f"gradient {bias_bar} ({about})"
         replaced = _replaced(program, results, row)
@@ -52,9 +54,14 @@ def judge_gradients(case: Case, results: dict[str, np.ndarray]) -> tuple[str, st
         if not np.linalg.norm(bias_bar - value) <= bound:
             return "wrong_gradient", f"{bias_bar}, not {value} within {bound:.3g} ({about})"
         outer = np.outer(value, x)
+        if program.kind == "linear_solve":  # the matrix is units (I - W)
+            outer, bound = data.units * outer, data.units * bound
         share = bound * np.linalg.norm(x) + 8 * eps * np.linalg.norm(outer) + 8 * x.size**2 * tiny
         if own is not None and not np.linalg.norm(own - outer) <= share:
-            return "wrong_gradient", f"of the weight: {own}, not {outer} within {share:.3g} ({about})"
+            return (
+                "wrong_gradient",
+                f"of the weight: {own}, not {outer} within {share:.3g} ({about})",
+            )
         total, slack = total + outer, slack + share
     if per_row or not known:
         return None
@@ -122,7 +129,9 @@ def eps_of(program: Program) -> float:
 
 def _noise(program: Program, weight: np.ndarray, at: Exact) -> float:
     """Relative error of a product with `I - J`: roundings, and slopes that are a little off."""
-    rounding = 4 * (at.image.size + 3) * eps_of(program) * (1 + np.linalg.norm(np.abs(at.jacobian), 2))
+    rounding = (
+        4 * (at.image.size + 3) * eps_of(program) * (1 + np.linalg.norm(np.abs(at.jacobian), 2))
+    )
     return rounding + at.slope_error * np.linalg.norm(np.abs(weight), 2)
 
 
@@ -135,8 +144,6 @@ def _series(program: Program) -> tuple[int, float] | None:
         return 1, 1.0
     if name in ("neumann", "rbp", "phantom") and setting.isdigit():
         return int(setting) + (name == "neumann"), 0.5 if name == "phantom" else 1.0
-    if name == "tbptt" and program.act == "affine" and not program.batched:
-        return None
     return None
 
 

@@ -112,7 +112,9 @@ def solve(program: Program, args: Args, weight: Any, bias: Any, start: Any, prob
     return flat(shape, x), info
 
 
-def solve_batch(program: Program, args: Args, weight: Any, bias: Any, start: Any, probe: Any) -> tuple:
+def solve_batch(
+    program: Program, args: Args, weight: Any, bias: Any, start: Any, probe: Any
+) -> tuple:
     """A batch by `compacted` or `lockstep`: values `[batch, n]` and their `Info`."""
     options = _options(program, args, probe)
     options["max_steps"] = program.max_steps
@@ -145,8 +147,7 @@ def solve_batch(program: Program, args: Args, weight: Any, bias: Any, start: Any
         found = jax.tree.map(lambda band: jnp.moveaxis(band, 0, 1), bands(*at))
         return wide(apply(*at)), found
 
-    for name in ("adjoint",):
-        options.pop(name)
+    options.pop("adjoint")
     methods = {"picard": solvers.picard, "anderson": solvers.anderson, "broyden": solvers.broyden}
     method = solvers.newton() if program.method == "newton" else None
     if program.method in methods:

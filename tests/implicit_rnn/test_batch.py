@@ -19,8 +19,8 @@ import implicit_rnn
 import solvers
 from implicit_rnn import cells
 from implicit_rnn.sequence import banded_adjoint
-from implicit_rnn.sequence.solve import _a_few_at_a_time
 from solvers import Status, Sweeps
+from solvers.batch.rows import in_groups
 
 TIME, WIDTH, INPUTS = 6, 4, 3
 LENGTH = jnp.array([6, 0, 3, 1, 5])
@@ -149,15 +149,15 @@ def test_what_has_not_converged_is_solved_again_a_few_at_a_time(pending):
     counts = jnp.arange(batch)
     info = solvers.Info(counts, jnp.full(batch, 0.5), jnp.asarray(status), counts)
 
-    def solve(index, part):
+    def solve(index, part, before):
         few = index.shape
         np.testing.assert_array_equal(part.shape, (3, *few, 2))
         done = jnp.full(few, int(Status.CONVERGED))
         return part + 100 + index[:, None], solvers.Info(
-            jnp.full(few, 7), jnp.zeros(few), done, jnp.full(few, 9)
+            before.steps + 7, jnp.zeros(few), done, before.evaluations + 9
         )
 
-    found, later = jax.jit(partial(_a_few_at_a_time, solve))(value, info)
+    found, later = jax.jit(partial(in_groups, solve, axis=1))(value, info)
     again = np.isin(np.arange(batch), pending)
     np.testing.assert_array_equal(
         found, np.where(again[:, None], value + 100 + counts[:, None], value)

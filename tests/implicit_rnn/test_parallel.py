@@ -186,7 +186,7 @@ def test_bad_arguments_are_named():
     params, xs = example(cell)
     with pytest.raises(ValueError, match='"full" or "diagonal"'):
         implicit_rnn.parallel(cell, params, xs, jacobian="block")
-    with pytest.raises(ValueError, match="damping must be from 0"):
+    with pytest.raises(ValueError, match="damping must be at least 0"):
         implicit_rnn.parallel(cell, params, xs, damping=1.5)
     with pytest.raises(ValueError, match="parallel takes a causal cell"):
         implicit_rnn.parallel(cells.igru(WIDTH), params, xs)

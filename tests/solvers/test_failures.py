@@ -225,7 +225,7 @@ def test_every_status_has_advice_and_check_raises_with_it():
         assert len(solvers.explain(jnp.int32(status))) > 20
     good = Info(jnp.array([3, 4]), jnp.array([1e-6, 1e-7]), jnp.array([0, 0]))
     solvers.check(good)
-    bad = good._replace(status=jnp.array([0, 2]), residual=jnp.array([1e-6, 0.25]))
+    bad = good._replace(status=jnp.array([0, Status.STALLED]), residual=jnp.array([1e-6, 0.25]))
     with pytest.raises(solvers.SolveError, match="1 of 2 solves") as error:
         solvers.check(bad)
     assert "STALLED" in str(error.value)

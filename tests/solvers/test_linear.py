@@ -18,7 +18,9 @@ SETTINGS = {"neumann": {"steps": 120}}
 # Series and substitution need the spectral radius of I - A below one.
 CONTRACTING = {"well_conditioned", "block_tridiagonal"}
 EASY = {"well_conditioned", "nonsymmetric", "block_tridiagonal"}
-KRYLOV = [name for name in linear.SOLVERS if name not in ("neumann", "richardson")]
+# Conjugate gradients want symmetric systems, direct solves take no steps: tests of their own.
+GENERAL = [name for name in linear.SOLVERS if name not in ("cg", "dense")]
+KRYLOV = [name for name in GENERAL if name not in ("neumann", "richardson")]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 
@@ -40,7 +42,7 @@ def solve(name: str, dtype: str):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_solves_what_it_can_and_is_honest_about_the_rest(name, dtype):
     with precision(dtype):
         run = jax.jit(solve(name, dtype))
@@ -67,7 +69,7 @@ def test_solves_what_it_can_and_is_honest_about_the_rest(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_zero_right_hand_side_gives_zero_at_once(name, dtype):
     with precision(dtype):
         matrix = jnp.asarray(matrices()["nonsymmetric"], dtype)
@@ -82,7 +84,7 @@ def test_zero_right_hand_side_gives_zero_at_once(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_under_vmap_each_example_is_solved_as_if_alone(name, dtype):
     with precision(dtype):
         kinds = matrices()
@@ -105,7 +107,7 @@ def test_under_vmap_each_example_is_solved_as_if_alone(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_gradient_passes_to_the_matrix_and_the_right_hand_side(name, dtype):
     with precision(dtype):
         rng = np.random.default_rng(5)
@@ -195,7 +197,7 @@ def test_gradient_uses_the_transposed_preconditioner(side):
         np.testing.assert_allclose(gradient, np.linalg.solve(matrix.T, np.ones(SIZE)), rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_warm_start_at_the_solution_takes_no_step(name):
     matrix = jnp.asarray(matrices()["well_conditioned"], jnp.float32)
     b = jnp.asarray(right_hand_side(), jnp.float32)
@@ -206,7 +208,7 @@ def test_warm_start_at_the_solution_takes_no_step(name):
     np.testing.assert_allclose(x, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_pytrees_of_mixed_shapes_are_one_vector(name):
     def matvec(tree):
         return {
@@ -276,7 +278,7 @@ def test_skew_systems_break_down_visibly_or_are_solved(name):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_a_solve_is_homogeneous_over_the_whole_range_of_float32(name, scale):
     matrix = jnp.asarray(matrices()["well_conditioned"], jnp.float32)
     b = jnp.asarray(right_hand_side(), jnp.float32)
@@ -287,7 +289,7 @@ def test_a_solve_is_homogeneous_over_the_whole_range_of_float32(name, scale):
     np.testing.assert_allclose(scaled / jnp.float32(scale), x, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", linear.SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_bfloat16_systems_accumulate_in_float32(name):
     matrix = jnp.asarray(matrices()["well_conditioned"], jnp.bfloat16)
     b = jnp.asarray(right_hand_side(), jnp.bfloat16)
@@ -335,7 +337,7 @@ def test_bad_settings_and_inputs_are_named():
         linear.gmres(tolerance=1e-3)
     with pytest.raises(ValueError, match="side must be"):
         linear.bicgstab(side="both")
-    with pytest.raises(ValueError, match="rtol must not be negative"):
+    with pytest.raises(ValueError, match="rtol must be at least 0"):
         linear.bicgstab(rtol=-1.0)
     with pytest.raises(TypeError, match="dtype int32"):
         linear.bicgstab()(lambda v: v, jnp.arange(3))

@@ -105,6 +105,7 @@ def test_backward_failure_follows_the_policy_and_the_probe_tells(policy):
             sweep,
             theta,
             x0,
+            in_axes=(None, 1),
             backward=Sweeps(rtol=1e-6, max_steps=2, on_failure=policy),
             probe=probe,
         )
