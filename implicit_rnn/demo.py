@@ -117,7 +117,7 @@ def linear(system: System, h: jax.Array) -> dict[str, dict[str, Any]]:
     One more row shows what the transposed bands do as a preconditioner.
     """
     cotangent = jax.grad(system.loss)(h)
-    factories: dict[str, Callable[..., solvers.LinearSolver]] = {**solvers.linear.SOLVERS}
+    factories: dict[str, Callable[..., Any]] = {**solvers.linear.SOLVERS}
     choices = {
         name: make(steps=TERMS) if name == "neumann" else make() for name, make in factories.items()
     }

@@ -41,7 +41,7 @@ def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
         if diagonal is None:
             diagonal = jax.tree.map(jnp.zeros_like, tree)
         return jax.tree.map(
-            lambda rhs, *bands: _split_solve(*(band.astype(rhs.dtype) for band in bands), rhs),
+            _split_solve,
             tree,
             bands.lower,
             bands.upper,
@@ -51,7 +51,8 @@ def splitting_inverse(bands: Bands) -> Callable[[Tree], Tree]:
     return inverse
 
 
-def _split_solve(lower: jax.Array, upper: jax.Array, own: jax.Array, rhs: jax.Array) -> jax.Array:
+def _split_solve(rhs: jax.Array, lower: jax.Array, upper: jax.Array, own: jax.Array) -> jax.Array:
+    lower, upper, own = (band.astype(rhs.dtype) for band in (lower, upper, own))
     return tridiagonal_solve(-lower, 1 - own, -upper, rhs)
 
 

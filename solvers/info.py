@@ -67,7 +67,7 @@ class Info(NamedTuple):
         Jacobian or their transposes: the cost, comparable across methods.
       trace: relative residual after 0, 1, 2, ... steps (-1 after the last), or None.
       winner: int32, which start won (`solvers.race`), or None.
-      iterates: recorded iterates, each leaf with a leading axis (`fixed_point(record=...)`), or None.
+      iterates: recorded iterates, leaves with a leading axis (`fixed_point(record=...)`), or None.
     """
 
     steps: jax.Array

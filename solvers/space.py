@@ -73,19 +73,11 @@ class Space(NamedTuple):
         return add(u, self.scale(number, v))
 
     def where(self, condition: jax.Array, u: Vector, v: Vector) -> Vector:
-        """`u` where the condition holds (for an example), else `v`; either may be a number."""
-        like = u if jax.tree.structure(u).num_leaves >= jax.tree.structure(v).num_leaves else v
-        full = [
-            tree if jax.tree.structure(tree) == jax.tree.structure(like)
-            else jax.tree.map(lambda leaf, n=tree: jnp.asarray(n, leaf.dtype), like)
-            for tree in (u, v)
-        ]  # fmt: skip
-        return jax.tree.map(
-            lambda a, b: jnp.where(self.spread(condition, a if a.ndim else b), a, b), *full
-        )
+        """`u` where the condition holds (for an example), else `v`."""
+        return jax.tree.map(lambda a, b: jnp.where(self.spread(condition, a), a, b), u, v)
 
     def unit(self, *vectors: Vector) -> jax.Array:
-        """The power of two at or below the largest magnitude; 1 where that is 0 or not finite."""
+        """A power of two near the largest magnitude; 1 where that is 0 or not finite."""
         sizes = [
             jnp.max(jnp.abs(lax.stop_gradient(leaf)), axis=self._others(leaf.ndim), initial=0)
             for leaf in jax.tree.leaves(vectors)
@@ -97,7 +89,9 @@ class Space(NamedTuple):
             largest = jnp.maximum(largest, size)
         usable = jnp.isfinite(largest) & (largest > jnp.finfo(largest.dtype).tiny)
         _, exponent = jnp.frexp(jnp.where(usable, largest, 1))
-        return jnp.ldexp(jnp.ones((), largest.dtype), exponent - 1)
+        # The inverse of the largest powers would be subnormal, which processors take for zero.
+        most = jnp.finfo(largest.dtype).maxexp - 3
+        return jnp.ldexp(jnp.ones((), largest.dtype), jnp.minimum(exponent - 1, most))
 
     def norms(self, *vectors: Vector) -> tuple[jax.Array, ...]:
         """Euclidean norms in units of the largest entry: no square over- or underflows.

@@ -1,7 +1,7 @@
 """What functions close over, made explicit: traced values, integers, keys, all of it.
 
 `close(f, *args)` traces `f` and returns its program, from which everything it closed over has been
-taken out, beside those values. A program can then be kept by a differentiation rule, and called when
+taken out, beside those values. A differentiation rule can then keep the program, and call it when
 the trace that the values belonged to is over; and two traces of one function are equal, so that an
 eager call compiles once.
 """
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,8 @@ class Frame:
     closed = True
 
     def __init__(self, tree: Tree) -> None:
-        leaves, self.structure = jax.tree.flatten(tree)
+        leaves, structure = jax.tree.flatten(tree)
+        self.structure: Any = structure
         self.others = tuple(None if _is_number(leaf) else Leaf(leaf) for leaf in leaves)
         self._key = (self.structure, self.others)
 
@@ -135,6 +136,25 @@ def seal(record: Settings, *args: Any) -> tuple[Closed | Direct, list]:
         return Direct(record), []
     closed, constants = close(record, *args)  # type: ignore[arg-type]
     return closed, jax.lax.stop_gradient(constants)
+
+
+class Equation(Protocol):
+    """`x = f(theta, x)` for one problem or for a batch of them, as a function of operands."""
+
+    @property
+    def root(self) -> bool:
+        """Whether it was given as `g(theta, x) = 0`."""
+        ...
+
+    def __call__(self, operands: tuple, x: Tree) -> Tree: ...
+
+    def defect(self, operands: tuple, x: Tree) -> Tree:
+        """`f(theta, x) - x`."""
+        ...
+
+    def theta(self, operands: tuple) -> Any:
+        """The parameters as the user wrote them."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ def implicit_diff(
       throw: raise an error if `x` is no solution, or the backward solve fails.
 
     Returns:
-      `x`, and an `Info` of no steps. Its residual is that at `x`, relative to the size of `x`; for a
+      `x`, and an `Info` of no steps. Its residual is that at `x`, relative to the size of `x`; of a
       root, to how much `f` varies over such a distance.
 
     >>> root = jnp.sqrt(2.0)

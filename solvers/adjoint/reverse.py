@@ -116,6 +116,7 @@ def _hook_forward(spec, operands, x, image, value, status, memory, extras, probe
 
 def _hook_backward(spec: Spec, saved: tuple, cotangent: Vector):
     operands, x, status, memory, extras, probe = saved
+    assert spec.backward is not None
     w, info = spec.backward(extras, operands, x, cotangent, status, memory)
     nothing = no_gradient((operands, x, x, status, memory, extras))
     return *nothing[:2], w, *nothing[2:], as_gradient(info, probe)

@@ -74,7 +74,7 @@ def solution(
       tolerances: rtol and atol, which may be traced.
       probe: receives the report of the backward solve as its gradient.
       lift: makes of the map for one problem the one that the solution belongs to (a batch).
-      example: parameters and a state for `f`, where these are not `theta` and `x0` (a batch; a race).
+      example: parameters and a state for `f`, where these are not `theta` and `x0` (batches).
       root: the equation is `f(theta, x) = 0`, not `x = f(theta, x)`.
       throw: raise an error where a solve fails.
     """

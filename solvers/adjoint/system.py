@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from solvers.adjoint import Adjoint
-from solvers.adjoint.closure import Map
+from solvers.adjoint.closure import Equation, Map
 from solvers.info import Info, Status, require_converged
 from solvers.linear.solve import apply_policy, failed, linear_solve
 from solvers.settings import Settings
@@ -67,7 +67,9 @@ class System:
     unscaled: bool = True  # I - J is of order one; the derivative of a root need not be
 
     @classmethod
-    def of(cls, f: Map, operands: tuple, x: Vector, adjoint: Adjoint, memory: Any = None) -> System:
+    def of(
+        cls, f: Equation, operands: tuple, x: Vector, adjoint: Adjoint, memory: Any = None
+    ) -> System:
         _, pull = jax.vjp(lambda x: f.defect(operands, x), x)
         inverse = _inverse(f, operands, x, adjoint, memory)
         transposed = None if inverse is None else jax.linear_transpose(inverse, x)
@@ -79,7 +81,7 @@ class System:
 
 
 def _inverse(
-    f: Map, operands: tuple, x: Vector, adjoint: Adjoint, memory: Any
+    f: Equation, operands: tuple, x: Vector, adjoint: Adjoint, memory: Any
 ) -> Callable[[Vector], Vector] | None:
     """`v -> M v`, as the adjoint has it."""
     if adjoint.precond is None:

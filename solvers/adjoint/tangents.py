@@ -34,6 +34,7 @@ def _solve_rule(spec: Spec, primals: tuple, tangents: tuple):
     operands, extras = primals[0], primals[3]
     x, info, memory = _solve(spec, *primals)
     f_dot = jax.jvp(lambda operands: spec.f(operands, x), (operands,), (tangents[0],))[1]
+    assert spec.backward is not None
     x_dot = spec.backward(extras[1], operands, x, f_dot, memory)
     zero = jax.custom_derivatives.zero_from_primal((info, memory), symbolic_zeros=False)
     return (x, info, memory), (x_dot, *zero)

@@ -63,7 +63,7 @@ def _solve_backward(spec: Spec, saved: tuple, cotangents: tuple):
     if spec.throw:
         smooth = require_converged(
             info._replace(status=jnp.where(bad, status, 0)), smooth, "unrolled gradients"
-        )  # noqa: E501
+        )
     nothing = (no_gradient(tolerances), no_gradient(extras))
     return rest(smooth), x0_bar, *nothing, as_gradient(info, probe)
 

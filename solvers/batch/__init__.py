@@ -6,7 +6,7 @@
 | --- | --- | --- |
 | `race` | several starts, the first to converge ends the rest | one start may fail |
 | `compacted` | the batch shrinks as examples finish | few examples need many times the steps |
-| `lockstep` | the map sees the batch in its own layout | weights are shared and products are large |
+| `lockstep` | the map sees the batch in its layout | weights are shared and products are large |
 
 All take their methods, adjoints and policies from the same places as `fixed_point` does.
 """

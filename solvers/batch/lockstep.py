@@ -185,12 +185,13 @@ class Together(Settings):
     rescue: int
     go_on: bool
 
-    closed = False  # type: ignore[assignment]
+    closed = False
 
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
         limits = self.limits
+        rtol, atol = tolerances
         stop = Stop(
-            *tolerances, limits.max_steps, limits.patience, limits.blowup, floor=limits.floor
+            rtol, atol, limits.max_steps, limits.patience, limits.blowup, floor=limits.floor
         )
         theta = self.f.theta(operands)
         problem = FixedPointProblem(
@@ -212,13 +213,14 @@ class Together(Settings):
     def _rescued(self, operands: tuple, result: tuple, tolerances: tuple) -> tuple[Vector, Info]:
         assert self.rows is not None
         rows, one = self.rows, _One(self.f, self.rows, self.sweep)
+        rtol, atol = tolerances
 
         def solve(operands: tuple, x: Vector, before: Info) -> tuple[Vector, Info]:
             newton = Newton(precond=lambda _, x: one.inverse(operands, x))
             problem = FixedPointProblem(
                 lambda x: one(operands, x), lambda x: subtract(one(operands, x), x), None
             )
-            stop = Stop(*tolerances, self.rescue, floor=self.limits.floor)
+            stop = Stop(rtol, atol, self.rescue, floor=self.limits.floor)
             x, later = iterate.run(iterate.Task(newton, problem, x, stop))
             return x, combine(before, later)
 
@@ -356,7 +358,7 @@ def _no_transpose(_: Vector) -> Vector:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Finish(Settings):
-    """`(operands, x, f(x), Info) -> (x, Info)`: one sweep more, from an evaluation that is there."""
+    """`(operands, x, f(x), Info) -> (x, Info)`: a sweep more, from an evaluation that is there."""
 
     f: Map
     sweep: Callable

@@ -76,7 +76,7 @@ class BatchMap(Settings):
     f: Map
     rows: Rows
 
-    closed = True  # type: ignore[assignment]
+    closed = True
 
     root = False
 
@@ -85,6 +85,9 @@ class BatchMap(Settings):
 
     def defect(self, operands: tuple, x: Vector) -> Vector:
         return jax.vmap(self.f.defect, (self.rows.in_axes, 0))(operands, x)
+
+    def theta(self, operands: tuple) -> Any:
+        return self.f.theta(operands)
 
 
 def batch_size(x0: Tree, axis: int = 0) -> int:

@@ -40,7 +40,7 @@ class Newton(Method):
     """Solves `(I - J) d = f(x) - x` for a step `x <- x + length d`, with products by `J` alone.
 
     A map that forward mode cannot pass (one with a `custom_vjp` or a callback in it) gets products
-    by differences, `J v ~ (f(x + h v) - f(x)) / h`: one evaluation each, and good to half the digits,
+    by differences, `J v ~ (f(x + h v) - f(x)) / h`: an evaluation each, good to half the digits,
     which is enough for a direction.
 
     Args:
@@ -83,7 +83,8 @@ class Newton(Method):
         if problem.space.batch_axis is not None:
             raise ValueError("newton solves one problem at a time: use jax.vmap")
         point = evaluate(problem, x)
-        first = jnp.full_like(point.size, _LOOSEST if self._adaptive else self.forcing)
+        forcing = _LOOSEST if isinstance(self.forcing, str) else self.forcing
+        first = jnp.full_like(point.size, forcing)
         zero = jnp.zeros_like(point.size)
         failures = jnp.zeros_like(point.size, dtype=jnp.int32)
         return State(x, point.size, point.scale, first, zero, failures), point.progress()

@@ -89,7 +89,7 @@ def fixed_point(
     if chosen.steps is not None and chosen.steps > max_steps:
         raise ValueError(
             f"{chosen.name}({chosen.steps}) needs max_steps >= {chosen.steps}, got {max_steps}"
-        )  # noqa: E501
+        )
     if chosen.precond == "forward" and not isinstance(stages[-1].method, Broyden):
         raise ValueError(
             f"{chosen.name} takes the inverse that broyden ends with: method=broyden()"
@@ -246,7 +246,7 @@ class Forward(Settings):
 
         norm = None
         if self.norm is not None:
-            norm = lambda x: jax.lax.stop_gradient(self.norm(user(x)))  # type: ignore[misc] # noqa: E731
+            norm = lambda x: jax.lax.stop_gradient(self.norm(user(x)))  # noqa: E731
         return FixedPointProblem(
             lambda x: self.f(operands, x),
             lambda x: self.f.defect(operands, x),

@@ -100,7 +100,7 @@ def _tilted(vector: Vector) -> Vector:
         for axis, size in enumerate(leaf.shape):
             place = jax.lax.broadcasted_iota(
                 leaf.dtype, (1,) * axis + (size,) + (1,) * (leaf.ndim - axis - 1), axis
-            )  # noqa: E501
+            )
             number = number + (1 + 0.6180339 * axis) * place
         return (1 + 0.5 * jnp.cos(number)) * leaf
 

@@ -1,4 +1,4 @@
-"""The campaign: `python -m tests.fuzz --cases 10000 --seconds 3600 --seed 0 --out runs/fuzz.jsonl`."""
+"""The campaign: `python -m tests.fuzz --cases 10000 --seconds 3600 --out runs/fuzz.jsonl`."""
 
 from __future__ import annotations
 

@@ -156,7 +156,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "dense by an unknown algorithm": (lambda: linear.dense("svd"), "algorithm"),
     "empty cascade": (lambda: linear.cascade(), "cascade"),
     "cascade of a name": (lambda: linear.cascade("cg"), "cascade"),
-    "cascade of a dense solve last": (_linear(solver=linear.cascade(linear.cg(), linear.dense())), NOTHING),
+    "cascade of a dense solve last": (
+        _linear(solver=linear.cascade(linear.cg(), linear.dense())),
+        NOTHING,
+    ),
     "forcing above one": (lambda: solvers.newton(forcing=2.0), "forcing"),
     "anderson without memory": (lambda: solvers.anderson(0), "depth"),
     "banded without bands": (lambda: solvers.banded(), "bands"),

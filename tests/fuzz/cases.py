@@ -41,8 +41,9 @@ LOCKSTEP = ("none", "none", "picard", "anderson", "broyden", "newton")
 LINEAR = ("bicgstab", "gmres", "cgne", "lsqr", "cg", "richardson", "neumann", "dense", "cascade")
 ADJOINTS = (
     *(f"implicit:{linear}" for linear in LINEAR if linear not in ("cg", "neumann")),
-    "implicit:bicgstab", "implicit:forward", "shine", "neumann:3", "rbp:4", "rbp:rtol", "rbp:uniform",
-    "cg_rbp:3", "cg_rbp:rtol", "phantom:3", "one_step", "tangent:bicgstab", "tangent:dense",
+    "implicit:bicgstab", "implicit:forward", "shine", "neumann:3", "rbp:4", "rbp:rtol",
+    "rbp:uniform", "cg_rbp:3", "cg_rbp:rtol", "phantom:3",
+    "one_step", "tangent:bicgstab", "tangent:dense",
     "tangent:gmres", "bptt", "bptt:checkpoint", "tbptt:2", "tbptt:5",
 )  # fmt: skip
 TRANSFORMS = {

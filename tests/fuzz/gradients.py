@@ -1,8 +1,8 @@
 """Gradients against the implicit function theorem, and truncated ones against their series.
 
 With `J = diag(e) W` at the value that was returned and `c` the cotangent, `bias_bar = e w` and
-`weight_bar = (e w) x^T`, where `(I - J^T) w = c`, or `w` is the series that the adjoint defines. For
-`g = r (x - f(x))` series are about `I - dg/dx = I - r (I - J)`, and `e` becomes `r e`.
+`weight_bar = (e w) x^T`, where `(I - J^T) w = c`, or `w` is the series that the adjoint defines.
+For `g = r (x - f(x))` series are about `I - dg/dx = I - r (I - J)`, and `e` becomes `r e`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def reference(case: Case, results: dict, row: int) -> tuple[np.ndarray, float] |
             growth *= np.linalg.norm(grown, 2)
         value = units * at.slope * w
         return value, units * bound + at.slope_error * units * np.linalg.norm(w)
-    if not converged or name not in ("implicit", "tangent", "") and setting != "rtol":
+    if not converged or (name not in ("implicit", "tangent", "") and setting != "rtol"):
         return None
     matrix = np.eye(x.size) - at.jacobian
     if program.kind == "linear_solve":

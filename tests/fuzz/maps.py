@@ -70,7 +70,7 @@ def slopes(act: str, weight: Any, bias: Any, scale: Any, v: jax.Array) -> jax.Ar
 
 
 def bands(act: str, weight: Any, bias: Any, scale: Any, v: jax.Array) -> Bands:
-    """The bands in time of the Jacobian, for states `[..., time * channels]`: `[..., time, channels]`."""
+    """The bands in time of the Jacobian, `[..., time, channels]`, for flat states."""
     slope = slopes(act, weight, bias, scale, v).reshape(*v.shape[:-1], TIME, CHANNELS)
     blocks = weight.reshape(TIME, CHANNELS, TIME, CHANNELS)
     nothing = jnp.zeros((1, CHANNELS), weight.dtype)

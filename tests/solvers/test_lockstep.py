@@ -186,7 +186,7 @@ def truncated(scale, steps, policy="zero"):
         # Not solved: the backward system is that of the start.
         x, _ = solvers.lockstep(
             sweep, theta, x0, backward=Sweeps(steps=steps, on_failure=policy), probe=probe,
-            max_steps=1, rtol=1e9,
+            in_axes=(None, 1), max_steps=1, rtol=1e9,
         )  # fmt: skip
         return jnp.sum(cotangent * x)
 
