@@ -18,7 +18,7 @@ from jax import lax
 
 from solvers.info import Info, Status
 from solvers.settings import Settings
-from solvers.space import Space, Vector, settled, while_loop
+from solvers.space import Space, Vector, alike, on_explicit_mesh, opaque, settled, while_loop
 from solvers.verdict import Record, Stop, judge, open_record
 
 State = Any
@@ -99,16 +99,17 @@ def begin(task: Task) -> Loop:
     """The state of the loop before its first step."""
     space: Space = task.problem.space
     finite_start = jax.tree.map(jnp.isfinite, task.start)
-    start = jax.tree.map(lambda ok, leaf: jnp.where(ok, leaf, 0), finite_start, task.start)
+    start = opaque(jax.tree.map(lambda ok, leaf: jnp.where(ok, leaf, 0), finite_start, task.start))
     state, progress = task.method.init(task.problem, start)
-    healthy = _all(space, finite_start)
+    healthy = space.all(finite_start)
     record = open_record(task.stop, progress, healthy)
     usable = record.status != Status.NONFINITE
     best = space.where(usable, _held(task, progress, record), start)
     kept = None
     if task.keep:
         kept = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(task.keep)), best)
-    return Loop(state, best, record, kept)
+    loop = Loop(state, best, record, kept)
+    return loop if space.batch_axis is not None else alike(loop, record.best_residual)
 
 
 def advance(task: Task, loop: Loop) -> Loop:
@@ -141,6 +142,20 @@ def resume(task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | Non
     return while_loop(running, lambda loop: advance(task, loop), loop)
 
 
+def resume_batch(
+    advance: Callable[[Loop], Loop], loop: Loop, keep_going: Callable[[Loop], jax.Array]
+) -> Loop:
+    """Advances a batch of loops, leading axes, until `keep_going(loop)` is false.
+
+    `advance` steps all of them; those that have ended stay as they are.
+    """
+
+    def body(loop: Loop) -> Loop:
+        return Space(0).where(loop.running, advance(loop), loop)
+
+    return while_loop(keep_going, body, loop)
+
+
 def unroll(task: Task, loop: Loop, segment: int | None = None) -> Loop:
     """Like `resume`, as a scan of `max_steps` steps through which reverse mode can pass.
 
@@ -148,6 +163,8 @@ def unroll(task: Task, loop: Loop, segment: int | None = None) -> Loop:
     """
 
     def body(loop: Loop, _: None) -> tuple[Loop, None]:
+        if on_explicit_mesh():  # where a conditional cannot be made a batch of
+            return Space().where(loop.running, advance(task, loop), loop), None
         return lax.cond(
             loop.running, lambda loop: advance(task, loop), lambda loop: loop, loop
         ), None
@@ -193,12 +210,3 @@ def _held(task: Task, progress: Progress, record: Record) -> Vector:
         return progress.value
     usable = record.status == Status.CONVERGED
     return task.problem.space.where(usable, progress.following, progress.value)
-
-
-def _all(space: Space, flags: Any) -> jax.Array:
-    """Whether all entries (of an example) are true."""
-    parts = [jnp.all(leaf, axis=space._others(leaf.ndim)) for leaf in jax.tree.leaves(flags)]
-    result = jnp.bool_(True)
-    for part in parts:
-        result = result & part
-    return result

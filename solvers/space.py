@@ -6,6 +6,7 @@ survive. A `Space` says what a scalar is: one number, or one for each example of
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -75,6 +76,11 @@ class Space(NamedTuple):
     def where(self, condition: jax.Array, u: Vector, v: Vector) -> Vector:
         """`u` where the condition holds (for an example), else `v`."""
         return jax.tree.map(lambda a, b: jnp.where(self.spread(condition, a), a, b), u, v)
+
+    def all(self, flags: Tree) -> jax.Array:
+        """Whether all entries (of an example) are true."""
+        parts = [jnp.all(leaf, axis=self._others(leaf.ndim)) for leaf in jax.tree.leaves(flags)]
+        return functools.reduce(jnp.logical_and, parts) if parts else jnp.bool_(True)
 
     def unit(self, *vectors: Vector) -> jax.Array:
         """A power of two near the largest magnitude; 1 where that is 0 or not finite."""
@@ -153,6 +159,14 @@ def _explicitly_sharded(leaf: jax.Array) -> bool:
     return any(axis is not None for axis in jax.typeof(leaf).sharding.spec)
 
 
+def opaque(tree: Tree) -> Tree:
+    """`tree`, of which the compiler knows no entry.
+
+    It takes known factors out of inner products: `(0 a)(0 a)` becomes `0 a^2`, and overflows.
+    """
+    return lax.optimization_barrier(tree)
+
+
 def memory_like(v: Vector, depth: int) -> Vector:
     """An empty memory of `depth` vectors."""
     return jax.tree.map(lambda leaf: jnp.stack([jnp.zeros_like(leaf)] * depth), v)
@@ -189,6 +203,8 @@ def epsilon(tree: Tree) -> float:
 def require_real(tree: Tree, what: str) -> Tree:
     """`tree` with array leaves; refuses integer, boolean and complex ones."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if isinstance(leaf, str):
+            raise TypeError(f"{what}{jax.tree_util.keystr(path)} is a text, {leaf!r}, no array")
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(
@@ -225,6 +241,21 @@ def constant(number: float, like: jax.Array) -> jax.Array:
     What a nested loop begins with has to be of the kind that it will be; `jnp.full_like` is not.
     """
     return jnp.where(like == like, jnp.asarray(number, like.dtype), 0)
+
+
+def on_explicit_mesh() -> bool:
+    """Whether the current mesh has an axis of explicit type."""
+    return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
+
+
+def alike(carry: Any, like: jax.Array) -> Any:
+    """`carry`, of which no leaf is less batched than the scalar `like`.
+
+    On a mesh with explicit axes a loop under `vmap` cannot make a batch of what enters it as none.
+    """
+    if not on_explicit_mesh():
+        return carry
+    return jax.tree.map(lambda leaf: jnp.where(like == like, leaf, leaf), carry)
 
 
 def while_loop(running: Callable, body: Callable, carry: Any) -> Any:

@@ -125,11 +125,14 @@ def relative(
     rtol: jax.Array | float = 0.0,
     atol: jax.Array | float = 0.0,
 ) -> jax.Array:
-    """A residual beside `max(scale, atol / rtol)`; infinite where it is not finite."""
+    """A residual beside `max(scale, atol / rtol)`; infinite where it is not finite.
+
+    Beside nothing, what is left is all there is: 1.
+    """
     rtol = jnp.asarray(rtol, scale.dtype)
     by_atol = jnp.where(rtol > 0, atol / jnp.where(rtol > 0, rtol, 1), 0)
     against = jnp.maximum(scale, jnp.where(jnp.isfinite(by_atol), by_atol, 0))
-    value = residual / jnp.where(against > 0, against, 1)
+    value = residual / jnp.where(against > 0, against, jnp.where(residual > 0, residual, 1))
     return jnp.where(jnp.isfinite(value), value, jnp.inf).astype(scale.dtype)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend import core, linear_util
 
 from solvers.settings import Settings, comparable
-from solvers.space import Tree, subtract
+from solvers.space import Tree, subtract, vary_with
 
 
 class Frame:
@@ -81,8 +81,12 @@ class Closed:
         self.jaxpr, self.frame, self.structure = jaxpr, frame, structure
 
     def __call__(self, constants: list, *args: Any) -> Tree:
-        program = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, constants))
-        return jax.tree.unflatten(self.structure, program(*self.frame.arrays(args)))
+        arrays = self.frame.arrays(args)
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            leaves = _evaluate(self.jaxpr, constants, arrays)
+        else:
+            leaves = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, constants))(*arrays)
+        return jax.tree.unflatten(self.structure, leaves)
 
     @functools.cached_property
     def _key(self) -> tuple:
@@ -107,6 +111,36 @@ def close(function: Callable, *args: Any) -> tuple[Closed, list]:
 
     traced = jax.make_jaxpr(flat)(*frame.arrays(args))
     return Closed(traced.jaxpr, frame, structure), list(traced.consts)
+
+
+def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
+    """The program on values that vary along more mesh axes than those it was traced with.
+
+    So it happens inside `shard_map`, where what a backward pass has kept varies along all of them.
+    """
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *args), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        given, name = [read(atom) for atom in equation.invars], equation.primitive.name
+        if name == "pvary":
+            found = [vary_with(*pair) for pair in zip(given, _types(equation), strict=True)]
+        elif name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"]
+            found = _evaluate(inner.jaxpr, inner.consts, given)
+        else:
+            given = [vary_with(jnp.asarray(leaf), *given) for leaf in given]
+            parameters = equation.primitive.get_bind_params(equation.params)
+            found = equation.primitive.bind(*given, **parameters)
+            found = found if equation.primitive.multiple_results else [found]
+        values.update(zip(equation.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _types(equation: Any) -> list:
+    return [variable.aval for variable in equation.outvars]
 
 
 class Direct:

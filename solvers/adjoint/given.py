@@ -15,7 +15,17 @@ from solvers.adjoint.closure import Map, shape_of
 from solvers.adjoint.solution import solution
 from solvers.info import Info, require_converged
 from solvers.settings import Settings, require_number
-from solvers.space import Space, Tree, Vector, add, epsilon, require_like, require_real, subtract
+from solvers.space import (
+    Space,
+    Tree,
+    Vector,
+    add,
+    epsilon,
+    opaque,
+    require_like,
+    require_real,
+    subtract,
+)
 from solvers.verdict import relative, verdict
 
 Kind = Literal["fixed_point", "root"]
@@ -28,7 +38,7 @@ class Given(Settings):
     f: Map
 
     def __call__(self, operands: tuple, x: Vector, tolerances: tuple) -> tuple[Vector, Info, None]:
-        space = Space()
+        space, x = Space(), opaque(x)
         gap = self.f.defect(operands, x)
         size, largest, scale = space.norms(gap, x, add(x, gap))
         scale = jnp.maximum(scale, largest)

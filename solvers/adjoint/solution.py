@@ -86,9 +86,14 @@ def solution(
     def on_working(theta: Any, x: Vector) -> Vector:
         return cast_like(f(theta, cast_like(x, one)), point)
 
+    if adjoint.key is not None and jax.sharding.get_abstract_mesh().manual_axes:
+        raise ValueError(
+            'rbp(start="uniform") draws one start, which cannot vary over the devices of a '
+            'shard_map: use start="zeros"'
+        )
     point = settled(lambda x: on_working(one_theta, x), point)
-    if adjoint.mode == "unroll" or adjoint.on_failure == "zero":
-        # These look at the gradient of every device before it is added up.
+    if adjoint.mode == "unroll" or adjoint.on_failure == "zero" or lift is not None:
+        # These look at what belongs to every device before it is added up.
         theta, one_theta = (_vary_arrays(tree, point) for tree in (theta, one_theta))
     state = jax.tree.map(vary_with, state, point)
     tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point)

@@ -17,7 +17,7 @@ import numpy as np
 from solvers.adjoint import Adjoint
 from solvers.adjoint.closure import Equation, Map
 from solvers.info import Info, Status, require_converged
-from solvers.linear.solve import apply_policy, failed, linear_solve
+from solvers.linear.solve import apply_policy, failed, pass_on, solve_system
 from solvers.settings import Settings
 from solvers.space import Space, Tree, Vector, cast_like
 
@@ -47,7 +47,7 @@ class Tangent(Settings):
     def __call__(self, operands: tuple, x: Vector, rhs: Vector, memory: Any) -> Vector:
         _, push = jax.linearize(lambda x: self.f.defect(operands, x), x)
         inverse = _inverse(self.f, operands, x, self.adjoint, memory)
-        v, _ = linear_solve(
+        v, _ = solve_system(
             lambda v: jax.tree.map(jnp.negative, push(v)),
             rhs,
             solver=self.adjoint.linear,
@@ -98,7 +98,7 @@ def transposed_solve(
     adjoint: Adjoint,
     status: jax.Array,
     *,
-    runner: Callable[..., tuple[Vector, Info]] = linear_solve,
+    runner: Callable[..., tuple[Vector, Info]] = solve_system,
     space: Space = Space(),  # noqa: B008
     throw: bool = False,
 ) -> tuple[Vector, Info]:
@@ -109,7 +109,7 @@ def transposed_solve(
       cotangent: the right-hand side.
       adjoint: linear solver, start and policy.
       status: how the forward solve ended: a gradient at a point that is no solution has failed.
-      runner: solves the system; as `linear_solve`.
+      runner: solves the system; as `solve_system`.
       space: one problem, or a batch with one number for each.
       throw: raise an error where the backward solve fails.
     """
@@ -124,6 +124,8 @@ def transposed_solve(
     )
     bad = failed(adjoint.linear, info) | (status != Status.CONVERGED)
     w = apply_policy(w, bad, adjoint.on_failure, space.spread)
+    if adjoint.on_failure == "best":
+        w = pass_on(w, cotangent)
     return (require_converged(info, w, "backward solves") if throw else w), info
 
 

@@ -6,11 +6,14 @@ Reverse mode transposes that solve, whose status is then not visible to a probe.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from solvers.adjoint.solution import Spec
-from solvers.info import Info
+from solvers.info import Info, Status
 from solvers.space import Vector
 
 
@@ -29,12 +32,41 @@ def _solve(spec: Spec, operands: tuple, x0: Vector, tolerances: tuple, extras: t
     return spec.forward(extras[0], operands, x0, tolerances)
 
 
-@_solve.defjvp
+@partial(_solve.defjvp, symbolic_zeros=True)
 def _solve_rule(spec: Spec, primals: tuple, tangents: tuple):
     operands, extras = primals[0], primals[3]
     x, info, memory = _solve(spec, *primals)
-    f_dot = jax.jvp(lambda operands: spec.f(operands, x), (operands,), (tangents[0],))[1]
+    bad, policy = info.status != Status.CONVERGED, spec.adjoint.on_failure
+    # What is not differentiated stays out: its derivative need not be finite.
+    leaves, structure = jax.tree.flatten(operands)
+    dots = jax.tree.leaves(tangents[0], is_leaf=_is_zero)
+    moving = [not _is_zero(dot) for dot in dots]
+
+    def image(chosen: list) -> Vector:
+        given = iter(chosen)
+        mixed = [next(given) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+        return spec.f(jax.tree.unflatten(structure, mixed), x)
+
+    chosen, chosen_dot = (
+        [leaf for leaf, moves in zip(tree, moving, strict=True) if moves] for tree in (leaves, dots)
+    )
+    if policy == "zero":
+        chosen_dot = [_cleared(dot, bad) for dot in chosen_dot]
+    f_dot = jax.jvp(image, (chosen,), (chosen_dot,))[1]
     assert spec.backward is not None
     x_dot = spec.backward(extras[1], operands, x, f_dot, memory)
-    zero = jax.custom_derivatives.zero_from_primal((info, memory), symbolic_zeros=False)
+    if policy == "zero":
+        x_dot = jax.tree.map(lambda dot: _cleared(dot, bad), x_dot)
+    elif policy == "nan":
+        x_dot = jax.tree.map(lambda dot: dot * jnp.where(bad, jnp.nan, 1).astype(dot.dtype), x_dot)
+    zero = jax.custom_derivatives.zero_from_primal((info, memory), symbolic_zeros=True)
     return (x, info, memory), (x_dot, *zero)
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, SymbolicZero)
+
+
+def _cleared(tangent: jax.Array, bad: jax.Array) -> jax.Array:
+    """Zero where the solve failed: a selection, which its transpose is too."""
+    return jnp.where(bad, jnp.zeros_like(tangent), tangent)

@@ -117,6 +117,7 @@ def _from_cut(
         broken=info.status == Status.BREAKDOWN,
     )
     steps = spec.adjoint.steps
+    x = _SPACE.where(jnp.isfinite(sizes[2]), x, cut)
     return x, info._replace(
         steps=info.steps + steps,
         residual=residual,

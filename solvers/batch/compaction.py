@@ -21,9 +21,7 @@ from solvers.fixed_point.solve import Forward, Limits, combine, fixed_point, res
 from solvers.info import Info, require_converged
 from solvers.linear.base import LinearSolver
 from solvers.settings import Settings, require_count
-from solvers.space import Space, Tree, Vector, require_like, require_real
-
-_AXIS = "solvers.compaction"
+from solvers.space import Space, Tree, Vector, on_explicit_mesh, require_like, require_real
 
 
 def compacted(
@@ -69,6 +67,11 @@ def compacted(
         )
     if chosen.precond == "forward":
         raise ValueError("compacted keeps no inverse of the forward method: use jax.vmap")
+    if on_explicit_mesh():
+        raise ValueError(
+            "compacted reorders examples, which a mesh with explicit axes forbids: "
+            "use jax.vmap or lockstep, or a mesh with Auto axes"
+        )
     batch, rows = batch_size(x0), Rows.of(theta, in_axes)
     if any(axis not in (0, None) for axis in rows.axes):
         raise ValueError(f"in_axes may only hold 0 and None, got {in_axes}")
@@ -116,20 +119,34 @@ class Shrinking(Settings):
     sizes: tuple[int, ...]
 
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
-        def stage(number: int, start: Vector) -> tuple[Vector, Info]:
-            def make(operands: tuple, data: tuple[Vector, Vector]) -> iterate.Task:
-                tasks = self.one.tasks(operands, data[0], tolerances)
-                return tasks[number]._replace(start=data[1])
+        return *staged(self.one, self.rows, operands, x0, tolerances, self.sizes), None
 
-            return _shrinking(make, self.rows, operands, (x0, start), self.sizes)
 
-        x, info = stage(0, x0)
-        for number in range(1, len(self.one.stages)):
-            later, latest = stage(number, x)
-            x = Space(0).where(info.converged, x, later)
-            both = combine(info, latest)
-            info = jax.tree.map(lambda a, b, c=info.converged: jnp.where(c, a, b), info, both)
-        return x, info, None
+def staged(
+    one: Forward,
+    rows: Rows,
+    operands: tuple,
+    x0: Vector,
+    tolerances: tuple,
+    sizes: tuple[int, ...],
+    decided: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[Vector, Info]:
+    """The stages of `one`, each for the whole batch before the next."""
+
+    def stage(number: int, start: Vector) -> tuple[Vector, Info]:
+        def make(operands: tuple, data: tuple[Vector, Vector]) -> iterate.Task:
+            tasks = one.tasks(operands, data[0], tolerances)
+            return tasks[number]._replace(start=data[1])
+
+        return _shrinking(make, rows, operands, (x0, start), sizes, decided)
+
+    x, info = stage(0, x0)
+    for number in range(1, len(one.stages)):
+        later, latest = stage(number, x)
+        x = Space(0).where(info.converged, x, later)
+        combined = combine(info, latest)
+        info = jax.tree.map(lambda a, b, c=info.converged: jnp.where(c, a, b), info, combined)
+    return x, info
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -195,8 +212,12 @@ def _shrinking(
     operands: tuple,
     data: Any,
     sizes: tuple[int, ...],
+    decided: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Vector, Info]:
-    """Runs `make(operands, data)` for every example, the batch shrinking through `sizes`."""
+    """Runs `make(operands, data)` for every example, the batch shrinking through `sizes`.
+
+    It ends early when `decided` says so of the statuses.
+    """
     axes = (rows.in_axes, 0)
     loop = jax.vmap(lambda *row: iterate.begin(make(*row)), axes)(operands, data)
     active = jnp.arange(sizes[0])
@@ -213,13 +234,18 @@ def _shrinking(
             active, loop, data = jax.tree.map(lambda leaf, o=order: leaf[o], (active, loop, data))
             operands = rows.take(operands, order)
 
-        def advance(operands: tuple, data: Any, loop: iterate.Loop, smaller: int = smaller) -> Any:
-            def crowded(loop: iterate.Loop) -> jax.Array:
-                return lax.psum(loop.running.astype(jnp.int32), _AXIS) > smaller
+        def advance(
+            loop: iterate.Loop, operands: tuple = operands, data: Any = data
+        ) -> iterate.Loop:
+            return jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
+                operands, data, loop
+            )
 
-            return iterate.resume(make(operands, data), loop, crowded)
+        def crowded(loop: iterate.Loop, smaller: int = smaller) -> jax.Array:
+            many = jnp.sum(loop.running) > smaller
+            return many if decided is None else many & ~decided(loop.record.status)
 
-        loop = jax.vmap(advance, (*axes, 0), axis_name=_AXIS)(operands, data, loop)
+        loop = iterate.resume_batch(advance, loop, crowded)
         result = jax.tree.map(
             lambda whole, part, a=active: whole.at[a].set(part),
             result,

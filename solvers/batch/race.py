@@ -7,18 +7,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from solvers import adjoint as adjoints
 from solvers import iterate
 from solvers.adjoint.solution import solution
+from solvers.batch.compaction import staged
+from solvers.batch.rows import Rows
 from solvers.fixed_point.base import Cascade, Map
-from solvers.fixed_point.solve import Forward, Limits, resolve, run
+from solvers.fixed_point.solve import Forward, Limits, require_fitting, resolve
 from solvers.info import Info, Status, require_converged
 from solvers.settings import Settings
 from solvers.space import Tree, Vector, require_like, require_real
-
-_AXIS = "solvers.race"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,15 +27,12 @@ class Race(Settings):
     one: Forward
 
     def __call__(self, operands: tuple, starts: Vector, tolerances: tuple) -> tuple:
-        def undecided(loop: iterate.Loop) -> jax.Array:
-            won = loop.record.status == Status.CONVERGED
-            return lax.psum(won.astype(jnp.int32), _AXIS) == 0
-
-        def contender(start: Vector) -> tuple:
-            tasks = self.one.tasks(operands, start, tolerances)
-            return run(tasks, lambda task, loop: iterate.resume(task, loop, undecided))
-
-        x, info, _ = jax.vmap(contender, axis_name=_AXIS)(starts)
+        count = jax.tree.leaves(starts)[0].shape[0]
+        shared = Rows((None,) * len(operands[0]))
+        x, info = staged(
+            self.one, shared, operands, starts, tolerances, (count,),
+            decided=lambda status: jnp.any(status == Status.CONVERGED),
+        )  # fmt: skip
         candidates = info.converged | ~jnp.any(info.converged)
         winner = jnp.argmin(jnp.where(candidates, info.residual, jnp.inf)).astype(jnp.int32)
         x, info = jax.tree.map(lambda leaf: leaf[winner], (x, info))
@@ -85,6 +81,7 @@ def race(
             "use tbptt(steps) or implicit()"
         )
     stages = resolve(method)
+    require_fitting(chosen, stages, max_steps)
     limits = Limits.of(first, rtol, atol, max_steps)
     x, info = solution(
         f,

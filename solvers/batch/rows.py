@@ -27,7 +27,13 @@ class Rows(Settings):
         def absent(axis: Any) -> bool:
             return axis is None
 
-        everything = jax.tree.broadcast(in_axes, theta, is_leaf=absent)
+        try:
+            everything = jax.tree.broadcast(in_axes, theta, is_leaf=absent)
+        except ValueError:
+            raise ValueError(
+                "in_axes must be a number, None, or a tree of these that theta begins with, got "
+                f"{in_axes} for {jax.tree.structure(theta)}"
+            ) from None
         axes = jax.tree.leaves(everything, is_leaf=absent)
         if any(axis is not None and not isinstance(axis, int) for axis in axes):
             raise ValueError(f"in_axes may only hold integers and None, got {in_axes}")
@@ -51,8 +57,10 @@ class Rows(Settings):
         """Operands with zeros in place of what belongs to the examples marked `bad`."""
 
         def clear(leaf: jax.Array, axis: int | None) -> jax.Array:
-            if axis is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
                 return leaf
+            if axis is None:  # what they share, where it fails them all
+                return jnp.where(jnp.all(bad), jnp.zeros_like(leaf), leaf)
             return jnp.where(Space(axis).spread(bad, leaf), jnp.zeros_like(leaf), leaf)
 
         arrays = [clear(*pair) for pair in zip(operands[0], self.axes, strict=True)]

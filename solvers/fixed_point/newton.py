@@ -16,7 +16,7 @@ from jax.extend import core
 from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.solve import _OURS, Solver, linear_solve, resolve
+from solvers.linear.solve import _OURS, Solver, resolve, solve_system
 from solvers.space import Vector, add, constant, ratio, subtract, while_loop
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
@@ -140,7 +140,7 @@ class Newton(Method):
             return subtract(space.scale(shift, v), product(v))
 
         if exact:
-            d, info = linear_solve(matvec, rhs, solver=solver, precond=precond)
+            d, info = solve_system(matvec, rhs, solver, precond=precond)
         else:
             d, info = solver(matvec, rhs, None, precond)
         return d, jnp.asarray(info.evaluations, jnp.int32)

@@ -13,10 +13,10 @@ from solvers import adjoint as adjoints
 from solvers.adjoint.closure import shape_of
 from solvers.adjoint.solution import solution
 from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, evaluate
-from solvers.fixed_point.solve import Forward, Limits, resolve
+from solvers.fixed_point.solve import Forward, Limits, require_fitting, require_image, resolve
 from solvers.info import Info, require_converged
 from solvers.iterate import Goal, Method, Progress
-from solvers.space import Tree, Vector, require_like, require_real
+from solvers.space import Tree, Vector, require_real, vary_with
 
 
 def root(
@@ -64,8 +64,8 @@ def root(
     limits = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace)
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
-    image = shape_of(g, theta, x0)
-    require_like(image[0] if has_aux else image, x0, "g(theta, x0)", "x0")
+    require_fitting(chosen, stages, max_steps)
+    require_image(shape_of(g, theta, x0), x0, has_aux, "g")
     x, info = solution(
         (lambda theta, x: g(theta, x)[0]) if has_aux else g,
         theta,
@@ -110,7 +110,8 @@ class Bracket(Method):
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         if not isinstance(x, jax.Array) or x.ndim:
             raise ValueError("a bracket holds the root of a scalar equation: x0 must be a scalar")
-        low, high = (jnp.asarray(end, x.dtype) for end in (self.lower, self.upper))
+        ends = (jnp.asarray(end, x.dtype) for end in (self.lower, self.upper))
+        low, high = (vary_with(end, x) for end in ends)
         at_low, at_high = (-evaluate(problem, end).step for end in (low, high))
         state = State(low, high, at_low, at_high, jnp.int32(0), 4 * jnp.abs(high - low))
         point = evaluate(problem, x)

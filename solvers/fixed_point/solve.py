@@ -86,18 +86,8 @@ def fixed_point(
     settings = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace, record)
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
-    if chosen.steps is not None and chosen.steps > max_steps:
-        raise ValueError(
-            f"{chosen.name}({chosen.steps}) needs max_steps >= {chosen.steps}, got {max_steps}"
-        )
-    if chosen.precond == "forward" and not isinstance(stages[-1].method, Broyden):
-        raise ValueError(
-            f"{chosen.name} takes the inverse that broyden ends with: method=broyden()"
-        )
-    image = shape_of(f, theta, x0)
-    if has_aux and not (isinstance(image, tuple) and len(image) == 2):
-        raise ValueError(f"with has_aux, f must return (x, aux), got {type(image).__name__}")
-    require_like(image[0] if has_aux else image, x0, "f(theta, x0)", "x0")
+    require_fitting(chosen, stages, max_steps)
+    require_image(shape_of(f, theta, x0), x0, has_aux, "f")
 
     def value_of(theta: Any, x: Tree) -> Tree:
         return f(theta, x)[0] if has_aux else f(theta, x)
@@ -118,6 +108,25 @@ def fixed_point(
         states = jax.lax.stop_gradient(cast_like(info.iterates, x))
         info = info._replace(iterates=jax.vmap(lambda x: value_of(theta, x))(states))
     return ((x, f(theta, x)[1]) if has_aux else x), info
+
+
+def require_fitting(adjoint: adjoints.Adjoint, stages: tuple[Stage, ...], max_steps: int) -> None:
+    """Refuses an adjoint that needs what the forward solve does not have."""
+    if adjoint.steps is not None and adjoint.steps > max_steps:
+        raise ValueError(
+            f"{adjoint.name}({adjoint.steps}) needs max_steps >= {adjoint.steps}, got {max_steps}"
+        )
+    if adjoint.precond == "forward" and not isinstance(stages[-1].method, Broyden):
+        raise ValueError(
+            f"{adjoint.name} takes the inverse that broyden ends with: method=broyden()"
+        )
+
+
+def require_image(image: Any, x0: Tree, has_aux: bool, name: str) -> None:
+    """Refuses a map whose values are not like `x0`."""
+    if has_aux and not (isinstance(image, tuple) and len(image) == 2):
+        raise ValueError(f"with has_aux, {name} must return (x, aux), got {type(image).__name__}")
+    require_like(image[0] if has_aux else image, x0, f"{name}(theta, x0)", "x0")
 
 
 @dataclasses.dataclass(frozen=True)

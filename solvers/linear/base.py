@@ -31,6 +31,7 @@ from solvers.space import (
     add,
     cast_like,
     epsilon,
+    opaque,
     require_like,
     require_real,
     subtract,
@@ -136,17 +137,19 @@ class LinearSolver(Settings):
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
         rtol = self.tolerance(b) if rtol is None else rtol
-        rhs_b = working(b)
+        rhs_b = opaque(working(b))
         a = on_working(matvec, b)
         m = on_working(precond, b) if precond is not None else (lambda vector: vector)
         right, left = (precond is not None and self.side == side for side in ("right", "left"))
-        rhs = rhs_b
+        rhs, healthy = rhs_b, jnp.bool_(True)
         if x0 is None:
             start = zeros_like(rhs_b)
         else:
             require_like(x0, b, "x0", "b")
             given = cast_like(require_real(x0, "x0"), rhs_b)
-            start = space.where(space.norm(rhs_b) > 0, given, zeros_like(given))
+            healthy = space.all(jax.tree.map(jnp.isfinite, given))
+            usable = healthy & (space.norm(rhs_b) > 0)
+            start = opaque(space.where(usable, given, zeros_like(given)))
             rhs = subtract(rhs_b, a(start))
         unit = space.unit(rhs)
         rhs, against = space.scale(1 / unit, rhs), space.scale(1 / unit, rhs_b)
@@ -186,6 +189,8 @@ class LinearSolver(Settings):
                 status = recheck(info.status, residual, rtol * _ROUNDING)
             if self.truncated:
                 status = of_remainder(residual, rtol, info.status != Status.NONFINITE)
+            # A start that is not finite has been replaced by zero, and stays visible.
+            status = jnp.where(healthy, status, int(Status.NONFINITE))
             return cast_like(x, b), info._replace(residual=residual, status=status)
 
         return task, finish

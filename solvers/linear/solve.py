@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,11 @@ from solvers.linear.bicgstab import bicgstab
 from solvers.linear.cascade import LinearCascade
 from solvers.linear.dense import Dense
 from solvers.linear.lsqr import LeastSquares
-from solvers.space import Tree, require_like, require_real, subtract
+from solvers.settings import Settings
+from solvers.space import Tree, add, require_like, require_real, subtract, vary_like
+
+if TYPE_CHECKING:
+    from solvers.adjoint.closure import Closed
 
 OnFailure = Literal["best", "zero", "nan"]
 Solver = LinearSolver | LinearCascade | Dense | Callable[..., tuple[Tree, Info]]
@@ -58,14 +64,74 @@ def linear_solve(
     check_policy(on_failure)
     b = require_real(b, "b")
     if x0 is not None:
-        x0 = lax.stop_gradient(x0)
+        x0 = lax.stop_gradient(require_real(x0, "x0"))
+    if isinstance(solver, _OURS) and solver.closed:
+        x, info = _compiled(matvec, b, solver, x0, precond, on_failure, unscaled)
+    else:
+        x, info = solve_system(matvec, b, solver, x0, precond, on_failure, unscaled)
+    return (require_converged(info, x, "linear solves") if throw else x), info
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spec(Settings):
+    """The static part of a linear solve."""
+
+    matvec: Closed
+    precond: Closed | None
+    solver: Solver
+    on_failure: OnFailure
+    unscaled: bool
+
+
+def _compiled(
+    matvec: Operator,
+    b: Tree,
+    solver: Solver,
+    x0: Tree | None,
+    precond: Operator | None,
+    on_failure: OnFailure,
+    unscaled: bool,
+) -> tuple[Tree, Info]:
+    """`solve_system`, of which eager calls that are alike share one program."""
+    from solvers.adjoint.closure import close
+
+    def closed(b: Tree, x0: Tree | None) -> tuple:
+        of_inverse = (None, []) if precond is None else close(precond, b)
+        return *close(matvec, b if x0 is None else x0), *of_inverse
+
+    program, constants, inverse, rest = closed(b, x0)
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        b, x0 = vary_like((b, x0), (b, x0, constants, rest))
+        program, constants, inverse, rest = closed(b, x0)
+        constants, rest = vary_like((constants, rest), b)
+    return _run(Spec(program, inverse, solver, on_failure, unscaled), constants, rest, b, x0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(spec: Spec, constants: list, rest: list, b: Tree, x0: Tree | None) -> tuple[Tree, Info]:
+    def matvec(vector: Tree) -> Tree:
+        return spec.matvec(constants, vector)
+
+    inverse = spec.precond
+    precond = None if inverse is None else lambda vector: inverse(rest, vector)
+    return solve_system(matvec, b, spec.solver, x0, precond, spec.on_failure, spec.unscaled)
+
+
+def solve_system(
+    matvec: Operator,
+    b: Tree,
+    solver: Any,
+    x0: Tree | None = None,
+    precond: Operator | None = None,
+    on_failure: OnFailure = "best",
+    unscaled: bool = False,
+) -> tuple[Tree, Info]:
+    """`linear_solve`, for programs that are compiled already."""
     if isinstance(solver, LeastSquares) and solver.least(b, x0):
         x, info = _least_squares(matvec, b, solver, x0, precond)
-        x = apply_policy(x, solver.failed(info), on_failure)
-    else:
-        require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-        x, info = _square(matvec, b, solver, x0, precond, on_failure, unscaled)
-    return (require_converged(info, x, "linear solves") if throw else x), info
+        return apply_policy(x, solver.failed(info), on_failure), info
+    require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
+    return _square(matvec, b, solver, x0, precond, on_failure, unscaled)
 
 
 def _square(
@@ -90,7 +156,8 @@ def _square(
 
     def transposed(matvec: Operator, b: Tree) -> tuple[Tree, Info]:
         precond_t = precond and (lambda v: jax.linear_transpose(precond, b)(v)[0])
-        return solved(matvec, b, None, precond_t)
+        x, info = solved(matvec, b, None, precond_t)
+        return (pass_on(x, b) if on_failure == "best" else x), info
 
     # The matrix may give back what it was given in another precision.
     same = jax.tree.map(lambda leaf: leaf.dtype, b)
@@ -168,6 +235,14 @@ def apply_policy(x: Tree, bad: jax.Array, on_failure: str, spread: Callable | No
     return jax.tree.map(
         lambda leaf: jnp.where(place(bad, leaf), jnp.asarray(fill, leaf.dtype), leaf), x
     )
+
+
+def pass_on(w: Tree, cotangent: Tree) -> Tree:
+    """`w`, and NaN where the cotangent is not finite: that is no failure of a backward solve.
+
+    A linear function of both, as transposition asks.
+    """
+    return add(w, jax.tree.map(lambda leaf: 0 * leaf, cotangent))
 
 
 def _frozen(function: Operator, example: Tree) -> Operator:

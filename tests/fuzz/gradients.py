@@ -94,6 +94,9 @@ def reference(case: Case, results: dict, row: int) -> tuple[np.ndarray, float] |
             w, term = w + term, step.T @ term
             bound += 4 * (number + 1) * growth * noise * max(1.0, units) * np.linalg.norm(cotangent)
             growth *= np.linalg.norm(grown, 2)
+        left = np.linalg.norm(term) / (damping * np.linalg.norm(cotangent))
+        if program.on_failure != "best" and left > 1 - bound / np.linalg.norm(cotangent):
+            return None  # a series that grows has failed
         value = units * at.slope * w
         return value, units * bound + at.slope_error * units * np.linalg.norm(w)
     if not converged or (name not in ("implicit", "tangent", "") and setting != "rtol"):
