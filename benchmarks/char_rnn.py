@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import report, timing
+from implicit_rnn.experiments import config
+from implicit_rnn.experiments.registry import build
 from implicit_rnn.models.base import label_sums
-from implicit_rnn.training import config, loop
-from implicit_rnn.training.build import build
+from implicit_rnn.training import loop
 from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.folder import write_json
 from implicit_rnn.training.step import trainer_of

@@ -22,11 +22,13 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.timing import Sampler, Timing, interleaved
-from implicit_rnn.tasks import TASKS, Source, Task, data
-from implicit_rnn.tasks.tagging import Sentence, vocabulary, words_task
-from implicit_rnn.training.build import MODELS
-from implicit_rnn.training.config import Config, load
-from implicit_rnn.training.memory import keep_freed_memory
+from implicit_rnn.experiments import data
+from implicit_rnn.experiments.config import Config, load
+from implicit_rnn.experiments.malloc import keep_freed_memory
+from implicit_rnn.experiments.registry import MODELS, TASKS
+from implicit_rnn.experiments.tagging import Sentence, vocabulary, words_task
+from implicit_rnn.experiments.task import Task
+from implicit_rnn.training.sources import Source
 from implicit_rnn.training.step import State, Trainer, trainer_of
 
 CONFIG = Path(__file__).parents[1] / "configs" / "tagging_ud.toml"

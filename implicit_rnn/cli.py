@@ -154,15 +154,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from implicit_rnn import demo  # here and below, so that --help does not wait for jax
+    from implicit_rnn.experiments import (
+        demo,  # here and below, so that --help does not wait for jax
+    )
 
     demo.run(options.output, options.seed, options.time, options.width, options.command_line)
     return 0
 
 
 def _train(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import config, experiment, figures
-    from implicit_rnn.training.memory import keep_freed_memory
+    from implicit_rnn.experiments import config, figures
+    from implicit_rnn.experiments import runs as experiment
+    from implicit_rnn.experiments.malloc import keep_freed_memory
 
     keep_freed_memory()
     found = config.load(options.config, options.profile, options.settings)
@@ -180,7 +183,9 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import checkpoint, config, experiment, loop
+    from implicit_rnn.experiments import config
+    from implicit_rnn.experiments import runs as experiment
+    from implicit_rnn.training import checkpoint, loop
 
     if options.beam is not None:
         return _judge(options)
@@ -204,7 +209,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _judge(options: argparse.Namespace) -> int:
     """Translates the test sets of every run."""
-    from implicit_rnn.training import checkpoint, experiment, translated
+    from implicit_rnn.experiments import runs as experiment
+    from implicit_rnn.experiments.translation import use as translated
+    from implicit_rnn.training import checkpoint
 
     rows, search = [], _search(options)
     for folder in experiment.run_folders(options.run):
@@ -221,14 +228,16 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import figures
+    from implicit_rnn.experiments import figures
 
     _name_files(options.run, figures.draw(options.run))
     return 0
 
 
 def _tag(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import folder, page, tagged
+    from implicit_rnn.experiments.tagging import page
+    from implicit_rnn.experiments.tagging import use as tagged
+    from implicit_rnn.training import folder
 
     read = _text(options)
     if options.picture and options.picture.suffix not in (".png", ".html"):
@@ -249,7 +258,7 @@ def _tag(options: argparse.Namespace) -> int:
 
 
 def _translate(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import translated
+    from implicit_rnn.experiments.translation import use as translated
 
     read = _text(options)
     trained = translated.load(options.run, _search(options))
@@ -259,7 +268,7 @@ def _translate(options: argparse.Namespace) -> int:
 
 
 def _record(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import experiment
+    from implicit_rnn.experiments import runs as experiment
 
     experiment.run_folders(options.run)
     path = options.output or Path("results") / f"{options.run.name}.json"
@@ -269,14 +278,14 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from implicit_rnn.training import listing
+    from implicit_rnn.experiments import listing
 
     listing.show()
     return 0
 
 
 def _data(options: argparse.Namespace) -> int:
-    from implicit_rnn.tasks import data
+    from implicit_rnn.experiments import data
 
     return {"list": data.show, "fetch": data.fetch_all, "verify": data.verify_all}[options.action](
         options.names
@@ -323,7 +332,7 @@ def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
 
 
 def _search(options: argparse.Namespace):
-    from implicit_rnn.training.translated import Search
+    from implicit_rnn.experiments.translation.use import Search
 
     return Search(options.beam, options.length_penalty, options.average)
 

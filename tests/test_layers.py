@@ -37,10 +37,9 @@ def test_solvers_know_nothing_of_networks(root: Path) -> None:
 @pytest.mark.parametrize(
     ("below", "above"),
     [
-        ("cells", {"sequence", "models", "tasks", "training"}),
-        ("sequence", {"models", "tasks", "training"}),
-        ("models", {"tasks", "training"}),
-        ("tasks", {"models", "training"}),
+        ("cells", {"sequence", "models", "training", "experiments"}),
+        ("sequence", {"models", "training", "experiments"}),
+        ("models", {"training", "experiments"}),
     ],
 )
 def test_no_layer_imports_one_above_it(root: Path, below: str, above: set[str]) -> None:
@@ -53,8 +52,8 @@ def test_no_layer_imports_one_above_it(root: Path, below: str, above: set[str]) 
 def test_parts_that_need_more_are_imported_when_named() -> None:
     program = (
         "import sys, implicit_rnn as library; assert 'flax' not in sys.modules; "
-        "library.models.hopfield, library.models.energy, library.tasks.TASKS, library.nn, "
-        "library.training, library.plots, library.spectral; assert 'models' in dir(library); "
+        "library.models.hopfield, library.models.energy, library.experiments, library.nn, "
+        "library.training, library.spectral; assert 'models' in dir(library); "
         "library.nothing"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

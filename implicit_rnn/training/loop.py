@@ -17,10 +17,10 @@ import numpy as np
 from rich.console import Console
 
 import solvers
+from implicit_rnn.experiments.config import Config, ConfigError, dump, read
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.checkpoint import Checkpoints
-from implicit_rnn.training.config import Config, ConfigError, dump, read
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.step import State, Trainer, chosen_state, ratios, trainer
 

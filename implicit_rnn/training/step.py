@@ -13,12 +13,13 @@ import numpy as np
 import optax
 
 import solvers
+from implicit_rnn.experiments.config import Config, ConfigError
+from implicit_rnn.experiments.registry import build
+from implicit_rnn.experiments.task import Task
 from implicit_rnn.models.base import Model, Outcome, metrics
-from implicit_rnn.tasks import Source, Task
-from implicit_rnn.training.build import build
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
-from implicit_rnn.training.config import Config, ConfigError
 from implicit_rnn.training.optimiser import optimiser
+from implicit_rnn.training.sources import Source
 from solvers import Info
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 import solvers
-from implicit_rnn import demo
 from implicit_rnn.cells import CELLS
 from implicit_rnn.cli import main
-from implicit_rnn.tasks import TASKS
-from implicit_rnn.training.build import MODELS
-from implicit_rnn.training.config import dump
-from tests.implicit_rnn.training.problems import CONTENT
+from implicit_rnn.experiments import demo
+from implicit_rnn.experiments.config import dump
+from implicit_rnn.experiments.registry import MODELS, TASKS
+from tests.implicit_rnn.experiments.problems import CONTENT
 
 
 @pytest.mark.parametrize(

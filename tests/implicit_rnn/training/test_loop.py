@@ -20,11 +20,11 @@ import pytest
 from rich.console import Console
 
 from implicit_rnn import cells, models
-from implicit_rnn.tasks.text import text_task
+from implicit_rnn.experiments.config import ConfigError, dump
+from implicit_rnn.experiments.shakespeare.task import text_task
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training import loop, step
-from implicit_rnn.training.config import ConfigError, dump
-from tests.implicit_rnn.training.problems import CONTENT, config, without_times
+from tests.implicit_rnn.experiments.problems import CONTENT, config, without_times
 
 
 def quiet() -> Console:
