@@ -28,8 +28,9 @@ from implicit_rnn.experiments.malloc import keep_freed_memory
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.experiments.tagging import Sentence, vocabulary, words_task
 from implicit_rnn.experiments.task import Task
+from implicit_rnn.experiments.train import how
 from implicit_rnn.training.sources import Source
-from implicit_rnn.training.step import State, Trainer, trainer_of
+from implicit_rnn.training.step import State, Trainer, trainer
 
 CONFIG = Path(__file__).parents[1] / "configs" / "tagging_ud.toml"
 
@@ -120,7 +121,7 @@ def main() -> None:
     for name in options.variants:
         model = {key: value for key, value in configs[name].model.items() if key != "name"}
         made = MODELS[configs[name].model["name"]](task, **model)
-        runners[name] = Runner(trainer_of(task, made, configs[name]))
+        runners[name] = Runner(trainer(task, made, **how(configs[name])))
     training = configs[options.variants[0]].training
     plan = source.plan(training.batch, training.buckets, np.random.default_rng(0))
     buckets = collections.defaultdict(list)

@@ -12,26 +12,21 @@ import numpy as np
 
 from implicit_rnn import sequence
 from implicit_rnn.cells import Cell, recursion_weights
-from implicit_rnn.experiments import plots
-from implicit_rnn.experiments import runs as experiment
+from implicit_rnn.experiments import plots, report, runs
 from implicit_rnn.experiments.config import Config
-from implicit_rnn.experiments.graph import figures as figures_graph
-from implicit_rnn.experiments.hopfield import figures as figures_memory
-from implicit_rnn.experiments.hyper import figures as figures_hyper
+from implicit_rnn.experiments.graph import figures as graph
+from implicit_rnn.experiments.hopfield import figures as hopfield
+from implicit_rnn.experiments.hyper import figures as hyper
 from implicit_rnn.experiments.logic.sentence_pair import SentencePair
 from implicit_rnn.experiments.music.frames import FramesModel
-from implicit_rnn.experiments.tagging.errors import errors
-from implicit_rnn.experiments.tagging.use import predictions
+from implicit_rnn.experiments.tagging.figures import mistaken
+from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Classifier, Seq2Seq, Tagger
-from implicit_rnn.training import loop
-from implicit_rnn.training.checkpoint import CheckpointError
-from implicit_rnn.training.folder import write_json
-from implicit_rnn.training.sources import Examples
-from implicit_rnn.training.step import State, Trainer
+from implicit_rnn.training import CheckpointError, Examples, State, Trainer
 
 Reading = Tagger | Seq2Seq | SentencePair | Classifier | FramesModel  # models with an encoder
 
-_OWN = (figures_graph, figures_hyper, figures_memory)  # of models with figures of their own
+_OWN = (graph, hyper, hopfield)  # of models with figures of their own
 _SHOWN = 20_000  # steps of the test set, with padding, whose residuals are drawn
 _TELLING = 20  # words of a sentence whose switch is drawn
 _MOST_WORDS = 60  # below the steps of a figure
@@ -39,16 +34,16 @@ _MOST_WORDS = 60  # below the steps of a figure
 
 def draw(output: Path) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
-    folders = experiment.run_folders(output)
+    folders = runs.run_folders(output)
     written = _learning(output, folders)
     for other in _OWN:
         written += other.draw(output, folders)
     for folder in folders:
-        config = experiment.configuration(folder)
+        config = runs.configuration(folder)
         if config.model["name"] in [other.NAME for other in _OWN]:
             continue
         try:
-            trainer, state, _ = loop.restore(config, folder)
+            trainer, state, _ = restored(config, folder)
         except CheckpointError as error:
             print(f"left out: {error}")
             continue
@@ -56,20 +51,20 @@ def draw(output: Path) -> list[Path]:
         if isinstance(model, Tagger) and model.solves:
             written += _solved(output / "plots", stem, model, trainer, state, config)
         if isinstance(model, Tagger) and trainer.task.kind == "words":
-            written += _mistaken(output / "plots", stem, model, trainer, state, config)
+            written += mistaken(output / "plots", stem, model, trainer, state, config)
         if isinstance(model, Reading):
             written += _recursion(output / "plots", stem, model, trainer, state)
     return written
 
 
 def _learning(output: Path, folders: list[Path]) -> list[Path]:
-    """Validation metric against updates and against time, all runs of an experiment.
+    """Validation metric against updates and against time, all runs of an runs.
 
     Runs that differ in nothing but seeds share a line, their mean.
     """
-    rows = experiment.run_rows(output) if (output / experiment.MARK).exists() else {}
-    groups = experiment.repetitions(folders)
-    shown = [key for key in experiment.METRICS if experiment.mean_curves(groups, f"valid_{key}")]
+    rows = report.run_rows(output) if (output / runs.MARK).exists() else {}
+    groups = runs.repetitions(folders)
+    shown = [key for key in report.METRICS if runs.mean_curves(groups, f"valid_{key}")]
     if not shown:
         return []
     metric, levels = shown[0], {}
@@ -80,7 +75,7 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
     words = {"update": "updates", "seconds": "seconds of training"}
     return [
         plots.curves(
-            experiment.mean_curves(groups, f"valid_{metric}", axis),
+            runs.mean_curves(groups, f"valid_{metric}", axis),
             output / "plots" / f"learning_{axis}s.png".replace("ss.", "s."),
             f"Validation {metric} while training", (words[axis], metric), levels,
         )
@@ -190,27 +185,6 @@ def _recursion(
                 )
             )
     return written
-
-
-def _mistaken(
-    folder: Path, stem: str, model: Tagger, trainer: Trainer, state: State, config: Config
-) -> list[Path]:
-    """Which tags of the test set are taken for which, and what else tells where errors are."""
-    found = errors(
-        trainer.task.details["vocabulary"].tags,
-        predictions(
-            model, trainer.usable(state), trainer.task.splits["test"],
-            config.solver.exact().settings(), config.training.evaluate_batch,
-        ),
-    )  # fmt: skip
-    skipped = {key: trainer.task.details[key] for key in ("skipped", "unseen")}
-    return [
-        write_json(folder / f"{stem}errors.json", found.content() | skipped),
-        plots.confusion(
-            found.confusion, found.tags, folder / f"{stem}confusion.png",
-            "Which tags are taken for which, in the test set",
-        ),
-    ]  # fmt: skip
 
 
 def _telling(examples: Examples) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from implicit_rnn.cells import CELLS
+from implicit_rnn.experiments.configurations import described
 from implicit_rnn.experiments.networks import ENCODERS
 from implicit_rnn.experiments.registry import KINDS, MODELS, TASKS
 from implicit_rnn.experiments.runs import MARK
 
 
 def show(folder: Path = Path()) -> None:
-    """Prints what configurations may name, and the configurations and runs below a folder."""
+    """Prints what configurations may name, configurations, and the runs below a folder."""
     console = Console(highlight=False)
     for title, entries in (
         ("tasks (task.name)", {name: _first_line(make) for name, make in TASKS.items()}),
@@ -27,7 +27,7 @@ def show(folder: Path = Path()) -> None:
             "cells and others (model.encoder)",
             {name: _first_line(make) for name, make in (CELLS | ENCODERS).items()},
         ),
-        ("configurations", _configurations(folder / "configs")),
+        ("configurations", described()),
         ("runs", {str(path.parent): "" for path in sorted(folder.glob(f"runs/*/{MARK}"))}),
     ):
         if not entries:
@@ -39,15 +39,6 @@ def show(folder: Path = Path()) -> None:
             table.add_row(name, text)
         console.print(table)
     console.print('"bi" before a causal cell ("bilstm") makes an encoder of two directions')
-
-
-def _configurations(folder: Path) -> dict[str, str]:
-    entries = {}
-    for path in sorted(folder.glob("*.toml")):
-        content = tomllib.loads(path.read_text())
-        profiles = ", ".join(content.get("profiles", {}))
-        entries[str(path)] = content.get("title", "") + (f" [{profiles}]" if profiles else "")
-    return entries
 
 
 def _first_line(function: object) -> str:

@@ -53,7 +53,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "tree_traversal": tree_traversal_task,
 }
 # Every model by name, `name -> factory(task, **options)`: what configurations choose from.
-MODELS: dict[str, Callable[..., models.Model]] = {
+MODELS: dict[str, Callable[..., models.Network]] = {
     "classifier": classifier,
     "frames": frames,
     "graph": graph,
@@ -84,7 +84,7 @@ KINDS = {
 }
 
 
-def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Model]:
+def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Network]:
     """The task and the model of two checked tables."""
     task, model = dict(task), dict(model)
     name, made = model.pop("name"), TASKS[task.pop("name")](**task)

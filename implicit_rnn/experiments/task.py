@@ -29,6 +29,16 @@ class Task(NamedTuple):
     details: dict[str, Any]
     verdict: Callable[[list[dict[str, Any]]], dict[str, float]] | None = None
 
+    @property
+    def keep(self) -> dict[str, Any]:
+        """Files that a run folder keeps, by name: what a trained model needs beside itself."""
+        return self.details.get("keep", {})
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a run says first."""
+        return self.details.get("notes", ())
+
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
     """Refuses a setting that is none of those that are known."""

@@ -1,7 +1,7 @@
 """Whole networks: records of pure functions over a batch."""
 
 from implicit_rnn.models.attention import ATTENTIONS, Attention
-from implicit_rnn.models.base import Model, Outcome, metrics
+from implicit_rnn.models.base import Network, Outcome, metrics
 from implicit_rnn.models.blocks import Block, feed_forward, linear, recursive
 from implicit_rnn.models.captioner import CaptionBatch, Captioner, captioner
 from implicit_rnn.models.classifier import Classifier, LabelledBatch, classifier
@@ -36,7 +36,7 @@ __all__ = [
     "LabelledBatch",
     "LanguageModel",
     "LogisticRegression",
-    "Model",
+    "Network",
     "Outcome",
     "OutputRecurrence",
     "PairBatch",

@@ -34,7 +34,7 @@ class GraphNetwork(NamedTuple):
     """A `Model` that labels nodes.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `inputs`
         `[batch, nodes, features]`, `edges` `[batch, edges, 2]` (from, to), `labels`
         `[batch, nodes]` and `mask` `[batch, nodes]`, which labels count; sums are `loss`, `error`
         (wrong labels) and `count` (labels).

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import tree_util
 
 
 class Examples(NamedTuple):
@@ -38,6 +39,30 @@ class Source(NamedTuple):
     numbers: Callable[[Any], np.ndarray] | None = None
     shape: tuple[int, int] = (0, 0)
     length: np.ndarray | None = None
+
+
+def arrays(examples: Any) -> Source:
+    """A source out of a tree of arrays `[count, ...]`: batches of the same tree, `[batch, ...]`.
+
+    In training every example is visited once an epoch, but for up to `batch - 1`; the last batch of
+    an evaluation may be smaller.
+    """
+    leaves, structure = tree_util.tree_flatten(examples)
+    count = len(leaves[0])
+    if any(len(leaf) != count for leaf in leaves):
+        raise ValueError(f"arrays of one length wanted, got {[len(leaf) for leaf in leaves]}")
+
+    def plan(batch: int, buckets: int, rng: np.random.Generator | None) -> list:
+        if rng is None:
+            return [np.arange(first, min(first + batch, count)) for first in range(0, count, batch)]
+        if count < batch:
+            raise ValueError(f"{count} examples are too few for a batch of {batch}")
+        return list(rng.permutation(count)[: count // batch * batch].reshape(-1, batch))
+
+    def take(index: np.ndarray) -> Any:
+        return tree_util.tree_unflatten(structure, [np.asarray(leaf)[index] for leaf in leaves])
+
+    return Source(plan, take)
 
 
 def labelled(examples: Examples) -> Source:

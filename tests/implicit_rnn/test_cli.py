@@ -13,8 +13,8 @@ import solvers
 from implicit_rnn.cells import CELLS
 from implicit_rnn.cli import main
 from implicit_rnn.experiments import demo
-from implicit_rnn.experiments.config import dump
 from implicit_rnn.experiments.registry import MODELS, TASKS
+from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT
 
 
@@ -95,7 +95,7 @@ def test_list_names_everything_that_a_configuration_may_choose(
     monkeypatch.chdir(root)
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    names = [*TASKS, *CELLS, *MODELS, *(path.name for path in (root / "configs").glob("*.toml"))]
+    names = [*TASKS, *CELLS, *MODELS, *(path.stem for path in (root / "configs").glob("*.toml"))]
     assert all(name in printed for name in names)
 
 

@@ -12,9 +12,8 @@ from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.graph.model import graph
 from implicit_rnn.experiments.registry import MODELS
 from implicit_rnn.experiments.runs import configuration, mean_curves, repetitions
-from implicit_rnn.training import loop
-from implicit_rnn.training.checkpoint import CheckpointError
-from implicit_rnn.training.step import State, Trainer
+from implicit_rnn.experiments.train import restored
+from implicit_rnn.training import CheckpointError, State, Trainer
 
 NAME = next(name for name, made in MODELS.items() if made is graph)
 _TOLERANCE = 1e-6  # tighter than a training's: to be seen settling
@@ -32,7 +31,7 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         if config.model["name"] != NAME:
             continue
         try:
-            trainer, state, _ = loop.restore(config, members[0])
+            trainer, state, _ = restored(config, members[0])
         except CheckpointError as error:
             print(f"left out: {error}")
             continue

@@ -15,9 +15,9 @@ from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.hopfield.model import hopfield
 from implicit_rnn.experiments.registry import MODELS
 from implicit_rnn.experiments.runs import configuration, mean_curves, repetitions
+from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Hopfield
-from implicit_rnn.training import loop
-from implicit_rnn.training.checkpoint import CheckpointError
+from implicit_rnn.training import CheckpointError
 
 NAME = next(name for name, made in MODELS.items() if made is hopfield)
 _SHOWN = 10  # images in a row
@@ -48,7 +48,7 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         if config.model["name"] != NAME:
             continue
         try:
-            trainer, state, _ = loop.restore(config, members[0])
+            trainer, state, _ = restored(config, members[0])
         except CheckpointError as error:
             print(f"left out: {error}")
             continue

@@ -55,7 +55,7 @@ class HyperOptimiser(NamedTuple):
     """A `Model` whose parameters are the hyperparameters of a training.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`. A batch are trainings: `order`
+      init, loss, bounds, solves, carry: as for every `Network`. A batch are trainings: `order`
         `[trainings, steps, mini-batch]`, which examples every step sees; the examples `inputs`
         `[examples, features]` and `labels`; those of the meta-loss, `meta_inputs` and
         `meta_labels`. Sums are `loss` (the meta-loss), `wrong` (share of the meta-examples that

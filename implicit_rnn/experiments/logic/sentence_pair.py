@@ -30,7 +30,7 @@ class SentencePair(NamedTuple):
     """A `Model` that labels pairs of sequences.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch is a `SentencesBatch`; sums
+      init, loss, bounds, solves, carry: as for every `Network`; a batch is a `SentencesBatch`; sums
         are `loss`, `error` (wrong labels) and `count` (pairs).
       scores: `(params, batch, *, key=None, probe=None, solve={}) -> (scores, Info)`, scores
         `[batch, labels]`.

@@ -27,7 +27,7 @@ class FramesModel(NamedTuple):
     """A `Model` of sequences of binary frames.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `frames`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `frames`
         `[batch, time + 1, keys]` and `length` `[batch]`; sums are `nll` (negative log-likelihood of
         whole frames, in nats), `loss` (the same) and `count` (frames that are predicted).
       scores: `(params, frames [batch, time, keys], length, *, key=None) -> (scores, Encoded)`,

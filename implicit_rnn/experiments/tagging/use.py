@@ -11,9 +11,7 @@ import numpy as np
 
 from implicit_rnn import sequence
 from implicit_rnn.cells import Cell
-from implicit_rnn.experiments import plots
-from implicit_rnn.experiments import runs as experiment
-from implicit_rnn.experiments.registry import MODELS
+from implicit_rnn.experiments import plots, runs
 from implicit_rnn.experiments.tagging import (
     Sentence,
     Vocabulary,
@@ -23,11 +21,12 @@ from implicit_rnn.experiments.tagging import (
     treebank_brackets,
     without_hyphens,
 )
+from implicit_rnn.experiments.tagging.model import word_tagger
+from implicit_rnn.experiments.train import how
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training.checkpoint import Checkpoints
+from implicit_rnn.training import restore
 from implicit_rnn.training.sources import Source
-from implicit_rnn.training.step import chosen_state, trainer_of
 
 _BATCH = 50
 
@@ -63,19 +62,16 @@ def load(output: Path) -> Trained:
     Args:
       output: the run's folder, or that of an experiment with a single run.
     """
-    folder = experiment.only_run(output)
-    config = experiment.configuration(folder)
+    folder = runs.only_run(output)
+    config = runs.configuration(folder)
     if config.model["name"] != "word_tagger":
         raise folders.FolderError(f"{folder} is no tagger of words but a {config.model['name']}")
     words = Vocabulary.load(folder / "vocabulary.json")
     task = bare_task(words, config.training.batch)
     options = {key: value for key, value in config.model.items() if key != "name"}
-    model = MODELS["word_tagger"](task, **options)
-    assert isinstance(model, Tagger)
-    parts = trainer_of(task, model, config)
-    kept = Checkpoints(folder / "checkpoints")
-    state, _ = chosen_state(kept, jax.eval_shape(parts.init), print)
-    return Trained(words, model, parts.usable(state), config.solver.exact().settings())
+    model = word_tagger(task, **options)
+    params = restore(task, model, **how(config), folder=folder).params
+    return Trained(words, model, params, config.solver.exact().settings())
 
 
 def tag_text(trained: Trained, text: str) -> list[Tagged]:

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from implicit_rnn.experiments import runs as experiment
-from implicit_rnn.experiments.config import Config, ConfigError
+from implicit_rnn.experiments import runs
+from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.data.pairs import wide
+from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import MODELS
+from implicit_rnn.experiments.train import how, restored
 from implicit_rnn.experiments.translation.moses import escaped, readable
 from implicit_rnn.experiments.translation.subwords import Subwords
 from implicit_rnn.experiments.translation.task import bare_task, source_language
 from implicit_rnn.models import Seq2Seq, Transformer
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training import loop
-from implicit_rnn.training.checkpoint import Checkpoints
-from implicit_rnn.training.step import chosen_state, trainer_of
+from implicit_rnn.training import restore
 
 _BATCH = 64
 _GROWTH = 1.5  # from one length that sentences are padded to to the next, each a program
@@ -61,17 +61,15 @@ def load(output: Path, search: Search) -> Trained:
       output: the run's folder, or that of an experiment with a single run.
       search: how.
     """
-    folder = experiment.only_run(output)
+    folder = runs.only_run(output)
     config = _configuration(folder)
     pieces = Subwords.load(folder / "subwords.json")
     task = bare_task(pieces, config.training.batch)
     options = {key: value for key, value in config.model.items() if key != "name"}
     model = MODELS[config.model["name"]](task, **options)
-    parts = trainer_of(task, model, config)
-    kept = Checkpoints(folder / "checkpoints")
-    state, _ = chosen_state(kept, jax.eval_shape(parts.init), print, search.average)
+    found = restore(task, model, **how(config), folder=folder, average=search.average)
     return Trained(
-        pieces, finder(model, pieces, search, config), parts.usable(state),
+        pieces, finder(model, pieces, search, config), found.params,
         source_language(config.task["corpus"]) == "en",
     )  # fmt: skip
 
@@ -175,7 +173,7 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
     """
     config = _configuration(folder)
     with folders.locked(folder):
-        parts, state, record = loop.restore(config, folder, search.average)
+        parts, state, record = restored(config, folder, search.average)
         texts, pieces = (parts.task.details[key] for key in ("texts", "subwords"))
         names = [name for name in texts if name not in ("train", "valid")]
         if split is not None and split not in texts:
@@ -201,7 +199,7 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
 
 def _configuration(folder: Path) -> Config:
     """That of a run, which must be one of a translation."""
-    config = experiment.configuration(folder)
+    config = runs.configuration(folder)
     if not (folder / "subwords.json").exists():
         raise folders.FolderError(
             f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"

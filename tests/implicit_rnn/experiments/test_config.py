@@ -10,8 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from implicit_rnn.experiments.config import ConfigError, dump, load, resolve
+from implicit_rnn.experiments.config import load, resolve
+from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import MODELS, build
+from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT, config
 
 

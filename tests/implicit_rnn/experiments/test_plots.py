@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from implicit_rnn.experiments import plots
+from implicit_rnn.experiments.plots.style import look_of
 
 DECAY = np.exp(-np.arange(30.0))
 
@@ -29,7 +30,7 @@ def test_any_traces_make_a_png(traces: dict, tmp_path: Path) -> None:
 
 
 def test_twelve_runs_look_different(tmp_path: Path) -> None:
-    assert len({plots._look(index) for index in range(12)}) == 12
+    assert len({look_of(index) for index in range(12)}) == 12
     lines = {f"run {index}": ([0, 1], [index, 0]) for index in range(12)}
     path = plots.curves(lines, tmp_path / "figure.png", "A title", ("x", "y"))
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,7 @@ import pytest
 from implicit_rnn.cli import main
 from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.config import load
-from implicit_rnn.experiments.hopfield import figures as figures_memory
+from implicit_rnn.experiments.hopfield.figures import recall
 from implicit_rnn.experiments.runs import repetitions
 from implicit_rnn.models.hopfield import hopfield
 
@@ -75,7 +75,7 @@ def test_what_is_recalled_settles(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     params = {"halves": 0.3 * rng.normal(size=(11, 11)).astype(np.float32)}
     observed = rng.integers(0, 2, (5, 4)).astype(np.float32)
-    found = figures_memory.recall(model, params, observed, 30)
+    found = recall(model, params, observed, 30)
     states = np.asarray(model.settle(params, observed)[0])
     np.testing.assert_array_equal(found.images, states[:, 3:] > 0.5)
     first = np.linalg.norm(model.trajectory(params, observed[0], 1)[1])

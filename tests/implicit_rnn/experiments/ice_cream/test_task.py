@@ -8,7 +8,7 @@ import pytest
 from implicit_rnn.experiments.config import resolve
 from implicit_rnn.experiments.ice_cream.task import ice_cream
 from implicit_rnn.experiments.registry import TASKS
-from implicit_rnn.training import loop
+from implicit_rnn.experiments.train import trainer_of
 
 
 def evenings(weather, demand=(3, 2, 1), capacity=8, reorder=3, delay=3):
@@ -78,7 +78,7 @@ def test_a_small_recurrent_network_learns_the_policy_from_the_weather():
         "optimiser": {"rate": 0.02},
         "training": {"updates": 200, "buckets": 1, "evaluate_batch": 200},
     }
-    trainer = loop.trainer(resolve(content, "small.toml").runs[""])
+    trainer = trainer_of(resolve(content, "small.toml").runs[""])
     train, state = trainer.task.splits["train"], trainer.init()
     for epoch in range(4):
         for entry in train.plan(32, 1, np.random.default_rng(epoch)):

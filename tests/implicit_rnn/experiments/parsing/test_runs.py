@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from implicit_rnn.cli import main
-from implicit_rnn.experiments.config import ConfigError, dump, read, resolve
-from implicit_rnn.training.step import trainer
+from implicit_rnn.experiments.config import read, resolve
+from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.train import trainer_of
+from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.parsing.test_task import write
 
 CONTENT = {
@@ -39,7 +41,7 @@ def test_the_decoder_has_options_of_its_own(tmp_path: Path):
     assert "depth" not in found.model
     (tmp_path / "config.toml").write_text(dump(found.table()))
     assert read(tmp_path / "config.toml") == found
-    parts = trainer(found)
+    parts = trainer_of(found)
     shapes = jax.eval_shape(parts.init).params["decoder"]["cell"]
     assert shapes["forget"]["base"]["recurrent"].shape == (2, 6)
 
@@ -61,12 +63,12 @@ def test_a_wrong_option_of_the_decoder_is_named(setting: str, message: str):
 
 def test_static_recursion_cannot_decode():
     with pytest.raises(ConfigError, match="depends on the whole sequence"):
-        trainer(config("task.corpus=expressions", "model.decoder_recursion=static"))
+        trainer_of(config("task.corpus=expressions", "model.decoder_recursion=static"))
 
 
 def test_an_update_changes_no_type():
     """Or the second update would compile once more."""
-    parts = trainer(config("task.corpus=expressions", "task.train=40"))
+    parts = trainer_of(config("task.corpus=expressions", "task.train=40"))
     source = parts.task.splits["train"]
     batch = source.batch(source.plan(6, 1, np.random.default_rng(0))[0])
     before = jax.eval_shape(parts.init)

@@ -9,9 +9,11 @@ import jax
 import pytest
 
 from implicit_rnn.cli import main
-from implicit_rnn.experiments.config import ConfigError, dump, load, resolve
+from implicit_rnn.experiments.config import load, resolve
+from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import build
-from tests.implicit_rnn.experiments.sorting.test_runs import trained
+from implicit_rnn.training.tables import dump
+from tests.implicit_rnn.experiments.problems import trained
 
 VARIANTS = {
     "pixels": ["xrnn", "xrnn-radam", "lstm", "gru"],

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from implicit_rnn.cli import main
-from implicit_rnn.experiments.config import dump
 from tests.implicit_rnn.experiments.data.test_pairs import write
-
-TRAINING = {
-    "updates": 4, "batch": 8, "buckets": 1, "log_every": 2, "evaluate_every": 4,
-    "evaluate_batch": 20,
-}  # fmt: skip
-
-
-def trained(content: dict, folder: Path) -> dict:
-    config = folder / "small.toml"
-    config.write_text(dump(content | {"training": TRAINING}))
-    assert main(["train", str(config), "--output", str(folder / "out")]) == 0
-    return json.loads((folder / "out" / "result.json").read_text())
+from tests.implicit_rnn.experiments.problems import trained
 
 
 def test_sorting_tells_exact_matches_and_perplexity(tmp_path: Path, capsys):

@@ -13,15 +13,14 @@ import pytest
 
 from implicit_rnn import sequence
 from implicit_rnn.cli import main
-from implicit_rnn.experiments.config import dump
 from implicit_rnn.experiments.plots import confusion
-from implicit_rnn.experiments.tagging import Sentence, Words, sentence_source, vocabulary
-from implicit_rnn.experiments.tagging import use as tagged
+from implicit_rnn.experiments.tagging import Sentence, Words, sentence_source, use, vocabulary
 from implicit_rnn.experiments.tagging.errors import errors
 from implicit_rnn.experiments.tagging.page import write_page
 from implicit_rnn.experiments.tagging.words import word_tagger
 from implicit_rnn.models import encoder
 from implicit_rnn.training.folder import FolderError
+from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.tagging import miniature
 from tests.implicit_rnn.models.checks import begin
 
@@ -46,7 +45,7 @@ def trained_in(folder: Path, *settings: str) -> Path:
     (folder / "small.toml").write_text(dump(content))
     command = ["train", str(folder / "small.toml"), "--output", str(folder / "run")]
     assert main([*command, *(part for setting in settings for part in ("--set", setting))]) == 0
-    tagged.load(folder / "run")
+    use.load(folder / "run")
     shutil.rmtree(corpus)
     return folder / "run"
 
@@ -85,8 +84,8 @@ def test_the_switch_of_every_word_is_shown(tmp_path: Path):
         lambda width: encoder("igru", 4), **words.sizes(), word_size=2, affix_size=1
     )  # fmt: skip
     params = begin(model)
-    found = tagged.tag(
-        tagged.Trained(words, model, params, {"method": "banded"}), [["the", "dog"], [], ["dog"]]
+    found = use.tag(
+        use.Trained(words, model, params, {"method": "banded"}), [["the", "dog"], [], ["dog"]]
     )
     assert [sentence.past.shape for sentence in found] == [(2, 4), (0, 4), (1, 4)]
     batch = sentence_source([Sentence(("the", "dog"), ("DT", "NN"))], words).batch(
@@ -97,16 +96,16 @@ def test_the_switch_of_every_word_is_shown(tmp_path: Path):
     states, _ = sequence.implicit(cell, layer, inputs, method="banded")
     shares = sequence.switch(cell, layer, inputs, states)
     np.testing.assert_allclose(found[0].past, shares[:, 0], atol=1e-3)
-    picture = tagged.picture(found[0], tmp_path / "look.png")
+    picture = use.picture(found[0], tmp_path / "look.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_points_each_word_to_the_neighbour_it_listens_to(tmp_path: Path):
     past = np.array([[0.9, 0.7], [0.1, 0.5], [0.5, 0.5]])
-    sentence = tagged.Tagged(
+    sentence = use.Tagged(
         ("<b>", "R&D", "dog"), ("SYM", "NN", "NN"), np.array([False, True, False]), past
     )
-    empty = tagged.Tagged((), (), np.zeros(0, bool), np.zeros((0, 2)))
+    empty = use.Tagged((), (), np.zeros(0, bool), np.zeros((0, 2)))
     text = write_page([sentence, empty], tmp_path / "made" / "look.html", "A < B").read_text()
     tokens = text.split('<div class="token"')[1:]
     assert "A &lt; B" in text
@@ -140,15 +139,15 @@ def test_a_file_and_standard_input_give_the_same(run: Path, tmp_path: Path, caps
 
 
 def test_sentences_of_any_length_come_back_in_order(run: Path):
-    trained = tagged.load(run)
+    trained = use.load(run)
     tokens = [["12", "dogs"], [], ["Mary", "sees", "a", "talker", "."], ["Paris"]]
-    found = tagged.tag(trained, tokens)
+    found = use.tag(trained, tokens)
     assert [list(sentence.words) for sentence in found] == tokens
     assert [len(sentence.tags) for sentence in found] == [2, 0, 5, 1]
     np.testing.assert_array_equal(found[0].unknown, [False, True])
-    assert tagged.tag(trained, []) == []
+    assert use.tag(trained, []) == []
     # Neighbours in the batch change nothing.
-    assert tagged.tag(trained, tokens[2:3])[0].tags == found[2].tags
+    assert use.tag(trained, tokens[2:3])[0].tags == found[2].tags
 
 
 def test_the_figures_of_a_run_tell_its_errors(run: Path):

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from implicit_rnn.cli import main
-from implicit_rnn.experiments import runs as experiment
-from implicit_rnn.experiments.config import dump
-from implicit_rnn.experiments.translation import use as translated
-from implicit_rnn.training import loop
+from implicit_rnn.experiments import runs
+from implicit_rnn.experiments.train import restored
+from implicit_rnn.experiments.translation import use
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
+from implicit_rnn.training.tables import dump
 
 CONTENT = {
     "task": {"name": "translation", "train": 60, "valid": 10, "test": 20, "merges": 300},
@@ -44,8 +44,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_mean_of_checkpoints_is_that_of_their_parameters(run: Path):
     folder = run / "plain"
-    config = experiment.configuration(folder)
-    parts, state, record = loop.restore(config, folder, average=2)
+    config = runs.configuration(folder)
+    parts, state, record = restored(config, folder, average=2)
     kept = Checkpoints(folder / "checkpoints")
     assert kept.updates() == [3, 6, 9]
     last, before = (kept.restore(u, jax.eval_shape(parts.init)) for u in (9, 6))
@@ -58,12 +58,12 @@ def test_the_mean_of_checkpoints_is_that_of_their_parameters(run: Path):
     with pytest.raises(
         CheckpointError, match=r"holds 3 checkpoints, 4 are wanted.*training.keep = 4"
     ):
-        loop.restore(config, folder, average=4)
+        restored(config, folder, average=4)
 
 
 def test_sentences_are_grouped_by_length_each_once():
     length = np.concatenate([np.random.default_rng(0).integers(1, 40, 300), [150, 160, 170]])
-    found = list(translated.groups(length))
+    found = list(use.groups(length))
     seen = np.concatenate([index[index >= 0] for index, _ in found])
     np.testing.assert_array_equal(np.sort(seen), np.arange(303))
     for index, time in found:
@@ -72,8 +72,8 @@ def test_sentences_are_grouped_by_length_each_once():
         assert time <= 12 or inside.min() > int(time / 1.5)
     assert [len(index) for index, time in found if time == 170] == [4]  # three, and a place
     assert len({(len(index), time) for index, time in found}) <= 8  # programs to compile
-    assert [len(index) for index, _ in translated.groups(length[:20])] == [32]
-    assert list(translated.groups(length[:0])) == []
+    assert [len(index) for index, _ in use.groups(length[:20])] == [32]
+    assert list(use.groups(length[:0])) == []
 
 
 def bleu_by_hand(found, references):
@@ -100,18 +100,18 @@ def test_bleu_is_that_of_counting_and_names_its_signature():
     sacrebleu = pytest.importorskip("sacrebleu")
     references = ["the old dog sees a cat , today .", "every child likes the red house"]
     found = ["the old dog sees the cat today .", "every child likes the house"]
-    score, signature = translated.bleu(found, references)
+    score, signature = use.bleu(found, references)
     assert score == pytest.approx(bleu_by_hand(found, references))
     assert score == sacrebleu.corpus_bleu(found, [references], tokenize="none", force=True).score
     assert "tok:none" in signature
     assert f"version:{sacrebleu.__version__}" in signature
-    assert translated.bleu(references, references)[0] == pytest.approx(100)
+    assert use.bleu(references, references)[0] == pytest.approx(100)
 
 
 def test_bleu_without_sacrebleu_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(ValueError, match=r"pip install '\.\[translation\]'"):
-        translated.bleu(["a"], ["a"])
+        use.bleu(["a"], ["a"])
 
 
 def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
@@ -125,15 +125,15 @@ def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
     assert record["length_penalty"] == 0.6
     texts = (folder / record["file"]).read_text().splitlines()
     assert len(texts) == record["sentences"] == 20
-    parts, state, _ = loop.restore(experiment.configuration(folder), folder, 3)
+    parts, state, _ = restored(runs.configuration(folder), folder, 3)
     references = [target for _, target in parts.task.details["texts"]["test"]]
-    assert record["bleu"] == translated.bleu(texts, references)[0]
+    assert record["bleu"] == use.bleu(texts, references)[0]
     # A sentence is translated as it is by itself, padded as it was.
     pairs = parts.task.details["pairs"]["test"]
     longest = int(pairs.source_length.max())
     found = parts.model.beam(
         parts.usable(state), pairs.source[3:4, :longest], pairs.source_length[3:4],
-        translated.limit_of(longest), 2,
+        use.limit_of(longest), 2,
     )  # fmt: skip
     tokens = found.tokens[0, 0, : found.length[0, 0]]
     assert parts.task.details["subwords"].text(tokens) == texts[3]
@@ -159,8 +159,8 @@ def test_sentences_of_ones_own_are_translated(run: Path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("the DOG sees a cat !"))
     assert main([*command, *narrow]) == 0
     assert capsys.readouterr().out == first + "\n"
-    trained = translated.load(run / "plain", translated.Search(1, average=2))
-    assert translated.translate(trained, ["", " "]) == ["", ""]
+    trained = use.load(run / "plain", use.Search(1, average=2))
+    assert use.translate(trained, ["", " "]) == ["", ""]
     assert main([*command, "a", "--file", "b"]) == 1
     assert "not both" in capsys.readouterr().err
 

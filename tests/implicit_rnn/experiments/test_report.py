@@ -5,13 +5,15 @@ import math
 
 import pytest
 
-from implicit_rnn.experiments import runs as experiment
+from implicit_rnn.experiments import report
+from implicit_rnn.experiments.runs import MARK
+from implicit_rnn.training import FolderError
 
 
 def write(folder, runs, paper=()):
     """An experiment folder out of `name -> (label, test error)`."""
     labels = {name: label for name, (label, _) in runs.items()}
-    folder.joinpath(experiment.MARK).write_text(
+    folder.joinpath(MARK).write_text(
         json.dumps({"title": "t", "runs": labels, "paper": list(paper)})
     )
     for name, (_, error) in runs.items():
@@ -33,7 +35,7 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
         for seed, error in enumerate(errors)
     }
     write(tmp_path, runs)
-    first, second = experiment.results(tmp_path)
+    first, second = report.results(tmp_path)
     assert first["variant"] == "a"
     assert first["seeds"] == 3
     assert first["test error"] == pytest.approx(0.2)
@@ -42,7 +44,7 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
     assert second["test error"] == 0.5
     assert "spread" not in second  # one run has none
     assert first["forward steps"] == "1.0-2.0"
-    assert "| 0.2000 | 0.1000 | 3 |" in experiment.markdown([first])
+    assert "| 0.2000 | 0.1000 | 3 |" in report.markdown([first])
 
 
 def test_a_row_shows_what_all_its_seeds_were_judged_by(tmp_path):
@@ -53,7 +55,7 @@ def test_a_row_shows_what_all_its_seeds_were_judged_by(tmp_path):
         {"split": "test", "beam": 4, "average": 0, "length_penalty": 0.6, "bleu": 20.0}
     ]
     path.write_text(json.dumps(judged))
-    (row,) = experiment.results(tmp_path)
+    (row,) = report.results(tmp_path)
     assert row["seeds"] == 2
     assert not [key for key in row if key.startswith("BLEU")]
 
@@ -68,19 +70,19 @@ def test_a_record_keeps_earlier_runs_only_of_the_same_experiment(tmp_path):
             folder,
             {name: (own, error) for (name, own), error in zip(runs.items(), errors, strict=True)},
         )
-    experiment.record(early, path)
-    experiment.record(late, path, add=True)
+    report.record(early, path)
+    report.record(late, path, add=True)
     kept = json.loads(path.read_text())
     assert list(kept["runs"]) == list(runs)
     assert [run["test"]["error"] for run in kept["runs"].values()] == [0.1, 0.4, 0.3]
     assert [row["seeds"] for row in kept["rows"]] == [3]
-    experiment.record(late, path)
+    report.record(late, path)
     assert len(json.loads(path.read_text())["runs"]) == 2  # without `add` the folder is all
     other = tmp_path / "other"
     other.mkdir()
     write(other, {"b": (label, 0.5)})
-    with pytest.raises(experiment.folders.FolderError, match=r"another experiment.*seed=1-a"):
-        experiment.record(other, path, add=True)
+    with pytest.raises(FolderError, match=r"another experiment.*seed=1-a"):
+        report.record(other, path, add=True)
 
 
 def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
@@ -94,7 +96,7 @@ def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
          "b": ({"variant": "b"}, 0.1)},
         paper,
     )  # fmt: skip
-    assert [row.get("paper's error") for row in experiment.results(tmp_path)] == [0.7, None, 0.6]
+    assert [row.get("paper's error") for row in report.results(tmp_path)] == [0.7, None, 0.6]
 
 
 def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
@@ -103,7 +105,7 @@ def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
     result = json.loads(path.read_text())
     test = {"exact": 0.25, "error": 0.5, "loss": 2.0}
     path.write_text(json.dumps(result | {"test": test, "parts": {"7": {"exact": 0.125}}}))
-    (row,) = experiment.results(tmp_path)
+    (row,) = report.results(tmp_path)
     assert list(row)[:3] == ["test exact", "test perplexity", "exact 7"]
     assert row["test exact"] == 0.25
     assert row["test perplexity"] == pytest.approx(math.exp(2))
