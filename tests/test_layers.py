@@ -111,7 +111,7 @@ LINES, FUNCTION = 350, 80
 LONG = {
     "captioner", "contractive", "decoder", "deep_rnn", "encoder", "graph_network", "hopfield",
     "hyper_optimiser", "implicit", "language_model", "output_recurrence", "seq2seq", "transformer",
-    "word_tagger", "xrnn",
+    "word_tagger",
 }  # fmt: skip
 
 
