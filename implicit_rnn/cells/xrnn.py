@@ -18,6 +18,10 @@ forgets only; where the memory is carried, the skip is no part of it.
 `Cell.run`) every unit is a linear recurrence in its state, and `unroll` does all steps of a
 unit at once, those below first. Otherwise it is one scan, for which `unroll(chunk=)` saves
 memory.
+
+**Parameters** are a tree of `base`; `forget` and `output`, the units below; above the maximum depth
+`recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip` `[in,
+d]` where the widths differ.
 """
 
 from __future__ import annotations
@@ -89,17 +93,12 @@ def xrnn(
         of units. `"chunks"`: 32 steps at once, chunk after chunk; the states between are kept and
         all else is recomputed once. `"auto"`: chunks on a CPU, whose caches they suit, unless the
         recursion is static; otherwise outputs up to depth 3, inputs beyond.
-
-    Parameters: a tree of `base`; `forget` and `output`, the units below; above the maximum depth
-    `recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip`
-    `[in, d]` where the widths differ.
     """
     check_depth(depth)
     if carries not in ("output", "memory"):
         raise ValueError(f'carries must be "output" or "memory", got {carries!r}')
     if keep not in KEEPS:
-        names = ", ".join(f'"{name}"' for name in KEEPS[:-1])
-        raise ValueError(f'keep must be {names} or "{KEEPS[-1]}", got {keep!r}')
+        raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
     made = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
     unit = Unit(
         hidden_size, depth, made, weighing(recursion, squash), candidate_of(candidate), skip,

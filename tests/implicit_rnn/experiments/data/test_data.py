@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from implicit_rnn.cli import main
 from implicit_rnn.experiments import data
-from implicit_rnn.experiments.shakespeare.task import streams, text_task, tiny_shakespeare_task
+from implicit_rnn.experiments.shakespeare.task import tiny_shakespeare_task
 
 CONTENT = bytes(range(256)) * 700
 
@@ -109,7 +107,10 @@ def test_a_file_of_the_published_size_must_be_the_published_one(served: data.Fil
 def test_files_without_an_address_do_not_stop_the_others(served, monkeypatch, tmp_path, capsys):
     private = served._replace(path="private.bin", url=None)
     half = data.DataSet("a test", "none", (private, served), "a friend's")
-    monkeypatch.setattr(data, "DATASETS", {"half": half, "small": data.DATASETS["small"]})
+    for name in [*data.DATASETS]:
+        if name != "small":
+            monkeypatch.delitem(data.DATASETS, name)
+    monkeypatch.setitem(data.DATASETS, "half", half)
     assert main(["data", "fetch"]) == 0
     told = capsys.readouterr().err
     assert "half: no public address gives private.bin (a friend's); to be put into" in told
@@ -124,31 +125,6 @@ def test_a_missing_set_says_how_to_get_it(served: data.File, capsys):
         data.find("small", "file.bin")
     assert main(["data", "fetch", "smal"]) == 1
     assert "unknown data set 'smal'" in capsys.readouterr().err
-
-
-def test_streams_go_on_from_window_to_window():
-    tokens = np.arange(50, dtype=np.int32)
-    source = streams(tokens, 5)
-    plan = source.plan(3, 1, np.random.default_rng(0))
-    windows = [source.batch(entry).tokens for entry in plan]
-    assert [w.shape for w in windows] == [(3, 6)] * 3
-    for before, after in itertools.pairwise(windows):
-        np.testing.assert_array_equal(before[:, -1], after[:, 0])
-    np.testing.assert_array_equal(windows[0][:, 0], [0, 16, 32])
-    # An evaluation predicts every token of every stream.
-    predicted = [source.batch(entry).tokens[:, 1:].ravel() for entry in source.plan(3, 1, None)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(predicted)), np.arange(1, 49))
-    with pytest.raises(ValueError, match="too few for 20 streams"):
-        source.plan(20, 1, np.random.default_rng(0))
-
-
-def test_the_test_set_is_the_end_of_the_text():
-    tokens = np.arange(1000, dtype=np.int32)
-    task = text_task(tokens, ["a"] * 1000, 10, 0.1)
-    np.testing.assert_array_equal(task.details["text"]["test"], tokens[900:])
-    np.testing.assert_array_equal(task.details["text"]["valid"], tokens[850:900])
-    with pytest.raises(ValueError, match="held_out"):
-        text_task(tokens, [], 10, 0.0)
 
 
 def test_shakespeare_is_as_published():
