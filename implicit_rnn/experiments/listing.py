@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from implicit_rnn.cells import CELLS
@@ -36,7 +37,7 @@ def show(folder: Path = Path()) -> None:
         table.add_column(no_wrap=True)
         table.add_column()
         for name, text in entries.items():
-            table.add_row(name, text)
+            table.add_row(name, escape(text))
         console.print(table)
     console.print('"bi" before a causal cell ("bilstm") makes an encoder of two directions')
 
