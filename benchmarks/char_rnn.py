@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import report, timing
+from implicit_rnn.experiments import config
+from implicit_rnn.experiments.registry import build
+from implicit_rnn.experiments.train import how
 from implicit_rnn.models.base import label_sums
-from implicit_rnn.training import config, loop
-from implicit_rnn.training.build import build
+from implicit_rnn.training import loop, trainer
 from implicit_rnn.training.checkpoint import Checkpoints
-from implicit_rnn.training.folder import write_json
-from implicit_rnn.training.step import trainer_of
+from implicit_rnn.training.folder import keep_configuration, write_json
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,8 +38,6 @@ class Peer(NamedTuple):
     init: Any
     loss: Any
     carry: Any
-    bounds: Any = ()
-    solves: int = 0
 
 
 def flax_model(vocabulary: int, hidden: int) -> Peer:
@@ -56,7 +55,7 @@ def flax_model(vocabulary: int, hidden: int) -> Peer:
     def carry(params: Any, batch: int) -> Any:
         return cell.initialize_carry(jax.random.key(0), (batch, vocabulary))
 
-    def loss(params: Any, batch: Any, *, carry: Any = None, **others: Any) -> Any:
+    def loss(params: Any, batch: Any, *, key: Any = None, carry: Any = None) -> Any:
         from implicit_rnn.models import Outcome
 
         inputs = jax.nn.one_hot(batch.tokens[:, :-1], vocabulary)
@@ -86,13 +85,16 @@ def main() -> None:
     peer = flax_model(task.sizes["vocabulary"], settings.model["hidden"])
     rows, steps = {}, {}
     for label, model in (("ours", ours), ("flax", peer)):
-        parts = trainer_of(task, model, settings)
+        parts = trainer(task, model, **how(settings))
         folder = ROOT / "runs" / name / label
         result = folder / "result.json"
         if result.exists():
-            loop.same_config(settings, folder)
+            keep_configuration(folder, settings.table())
         else:
-            loop.run_trainer(parts, settings, folder, resume=True, command=command, name=label)
+            loop.run(
+                parts, folder, configuration=settings.table(), resume=True, command=command,
+                name=label,
+            )  # fmt: skip
         rows[label] = json.loads(result.read_text())
         source = task.splits["train"]
         entry = source.plan(settings.training.batch, 1, np.random.default_rng(0))[0]

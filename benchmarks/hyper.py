@@ -27,9 +27,9 @@ import jax
 import numpy as np
 
 from benchmarks import report, timing
-from implicit_rnn.tasks import Task, Trainings
-from implicit_rnn.tasks.hyper import orders
-from implicit_rnn.training.hyper import hyper_optimiser
+from implicit_rnn.experiments.hyper.model import hyper_optimiser
+from implicit_rnn.experiments.hyper.task import Trainings, orders
+from implicit_rnn.experiments.task import Task
 
 EXAMPLES, PIXELS, DIGITS, MINIBATCH = 10_000, 784, 10, 200
 TRUNCATIONS = (10, 50, 100)

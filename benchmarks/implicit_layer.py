@@ -26,8 +26,8 @@ import optimistix as optx
 import implicit_rnn
 from benchmarks import report, timing
 from implicit_rnn import cells
+from implicit_rnn.experiments.walk.task import biased_walk
 from implicit_rnn.sequence.equation import equation_map, equation_of
-from implicit_rnn.tasks import biased_walk
 from implicit_rnn.training import Recipe
 from solvers import Sweeps, adjoint, linear
 

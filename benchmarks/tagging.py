@@ -22,12 +22,15 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.timing import Sampler, Timing, interleaved
-from implicit_rnn.tasks import TASKS, Source, Task, data
-from implicit_rnn.tasks.tagging import Sentence, vocabulary, words_task
-from implicit_rnn.training.build import MODELS
-from implicit_rnn.training.config import Config, load
-from implicit_rnn.training.memory import keep_freed_memory
-from implicit_rnn.training.step import State, Trainer, trainer_of
+from implicit_rnn.experiments import data
+from implicit_rnn.experiments.config import Config, load
+from implicit_rnn.experiments.malloc import keep_freed_memory
+from implicit_rnn.experiments.registry import MODELS, TASKS
+from implicit_rnn.experiments.tagging import Sentence, vocabulary, words_task
+from implicit_rnn.experiments.task import Task
+from implicit_rnn.experiments.train import how
+from implicit_rnn.training.sources import Source
+from implicit_rnn.training.step import State, Trainer, trainer
 
 CONFIG = Path(__file__).parents[1] / "configs" / "tagging_ud.toml"
 
@@ -118,7 +121,7 @@ def main() -> None:
     for name in options.variants:
         model = {key: value for key, value in configs[name].model.items() if key != "name"}
         made = MODELS[configs[name].model["name"]](task, **model)
-        runners[name] = Runner(trainer_of(task, made, configs[name]))
+        runners[name] = Runner(trainer(task, made, **how(configs[name])))
     training = configs[options.variants[0]].training
     plan = source.plan(training.batch, training.buckets, np.random.default_rng(0))
     buckets = collections.defaultdict(list)

@@ -24,10 +24,10 @@ import optax
 
 from benchmarks import report
 from implicit_rnn import cells
+from implicit_rnn.experiments.walk.task import biased_walk
 from implicit_rnn.sequence.equation import batch_equation, equation_map
-from implicit_rnn.tasks import Examples, biased_walk
-from implicit_rnn.tasks.base import buckets
 from implicit_rnn.training import Recipe
+from implicit_rnn.training.sources import Examples, buckets
 from solvers import Sweeps, adjoint_probe, penalties
 
 BATCH, SIZES, FEATURES = 32, (10, 20, 30, 40), 16

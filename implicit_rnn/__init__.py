@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # What needs flax, optax or matplotlib is imported when it is first named.
-_LATER = ("models", "nn", "plots", "spectral", "tasks", "training")
+_LATER = ("experiments", "models", "nn", "spectral", "training")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,12 @@
 """Whole networks: records of pure functions over a batch."""
 
 from implicit_rnn.models.attention import ATTENTIONS, Attention
-from implicit_rnn.models.base import Model, Outcome, metrics
+from implicit_rnn.models.base import Network, Outcome, metrics
 from implicit_rnn.models.blocks import Block, feed_forward, linear, recursive
 from implicit_rnn.models.captioner import CaptionBatch, Captioner, captioner
 from implicit_rnn.models.classifier import Classifier, LabelledBatch, classifier
 from implicit_rnn.models.decoding import Decoded, beam, greedy, sample
 from implicit_rnn.models.encoder import Encoded, Encoder, encoder
-from implicit_rnn.models.frames import FramesBatch, FramesModel, frames_model
 from implicit_rnn.models.graph import (
     GraphNetwork,
     LogisticRegression,
@@ -17,12 +16,10 @@ from implicit_rnn.models.graph import (
 from implicit_rnn.models.hopfield import Hopfield, descent_step, energy, hopfield
 from implicit_rnn.models.language_model import LanguageModel, TokenBatch, language_model
 from implicit_rnn.models.output_recurrence import OutputRecurrence, output_recurrence
-from implicit_rnn.models.sentence_pair import SentencePair, SentencesBatch, sentence_pair
 from implicit_rnn.models.seq2seq import PairBatch, Seq2Seq, seq2seq
 from implicit_rnn.models.tagger import Tagger, tagger
 from implicit_rnn.models.tcn import tcn
 from implicit_rnn.models.transformer import Transformer, transformer
-from implicit_rnn.models.words import word_tagger
 
 __all__ = [
     "ATTENTIONS",
@@ -34,19 +31,15 @@ __all__ = [
     "Decoded",
     "Encoded",
     "Encoder",
-    "FramesBatch",
-    "FramesModel",
     "GraphNetwork",
     "Hopfield",
     "LabelledBatch",
     "LanguageModel",
     "LogisticRegression",
-    "Model",
+    "Network",
     "Outcome",
     "OutputRecurrence",
     "PairBatch",
-    "SentencePair",
-    "SentencesBatch",
     "Seq2Seq",
     "Tagger",
     "TokenBatch",
@@ -58,7 +51,6 @@ __all__ = [
     "encoder",
     "energy",
     "feed_forward",
-    "frames_model",
     "graph_network",
     "greedy",
     "hopfield",
@@ -69,10 +61,8 @@ __all__ = [
     "output_recurrence",
     "recursive",
     "sample",
-    "sentence_pair",
     "seq2seq",
     "tagger",
     "tcn",
     "transformer",
-    "word_tagger",
 ]

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     states: Any = ()
 
 
-class Model(Protocol):
+class Network(Protocol):
     """What every file of this folder builds: a record with at least these pure functions.
 
     Attributes:

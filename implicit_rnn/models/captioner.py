@@ -29,7 +29,7 @@ class Captioner(NamedTuple):
     """A `Model` of sequences given vectors.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `context`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `context`
         `[batch, context_size]`, `tokens` `[batch, time]` and `length` `[batch]`; sums are `loss`
         (nats), `error` (predictions that are not the likeliest) and `count` (predictions: of a
         caption of n tokens there are n + 1, the last of which is its end, or its length).

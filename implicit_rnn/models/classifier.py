@@ -28,7 +28,7 @@ class Classifier(NamedTuple):
     """A `Model` that labels sequences.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `inputs`
         `[batch, time, features]`, `labels` `[batch]` and `length` `[batch]`; sums are `loss`,
         `error` (wrong labels) and `count` (sequences). A label below zero counts nowhere.
       scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,

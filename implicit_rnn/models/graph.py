@@ -34,7 +34,7 @@ class GraphNetwork(NamedTuple):
     """A `Model` that labels nodes.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `inputs`
         `[batch, nodes, features]`, `edges` `[batch, edges, 2]` (from, to), `labels`
         `[batch, nodes]` and `mask` `[batch, nodes]`, which labels count; sums are `loss`, `error`
         (wrong labels) and `count` (labels).
@@ -90,7 +90,7 @@ def graph_network(
     its own candidate, so that the update gate sets nothing but the pace.
 
     A node without edges gets the message zero. An edge that is listed twice counts twice, and a
-    self-loop is an edge (`tasks.checked_graph` removes both).
+    self-loop is an edge (an experiment's `checked_graph` removes both).
 
     Args:
       input_size: features `x_v` of a node.

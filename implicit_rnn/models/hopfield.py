@@ -28,7 +28,7 @@ class Hopfield(NamedTuple):
     A state is that of the neurons that are free to move: the hidden ones, then the output ones.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `observed` and `target`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `observed` and `target`
         `[batch, pixels]`; the loss is `mean |output - target|`, and sums are `loss`, `error` (the
         share of pixels that are on the wrong side of 1/2) and `count` (images).
       weights: `params -> [neurons, neurons]`, symmetric and with a diagonal of zeros; observed

@@ -28,8 +28,8 @@ class LanguageModel(NamedTuple):
     """A `Model` of streams of tokens.
 
     Attributes:
-      init, loss, bounds, solves: as for every `Model`; a batch has `tokens` `[batch, time + 1]`, of
-        which all but the last are inputs and all but the first are what is to be said; sums are
+      init, loss, bounds, solves: as for every `Network`; a batch has `tokens` `[batch, time + 1]`,
+        of which all but the last are inputs and all but the first are what is to be said; sums are
         `loss` (nats), `bits`, `error` (tokens that are not the likeliest) and `count` (tokens).
         With `carry=` the states start there, no gradient passes, and `Outcome.carry` is where they
         ended; without, streams begin afresh.

@@ -22,7 +22,7 @@ class OutputRecurrence(NamedTuple):
     """A `Model` of sequences of labels given sequences of inputs.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `inputs`
         `[batch, time, features]`, `labels` `[batch, time]` and `length` `[batch]`; sums are `loss`,
         `error` (wrong labels, given right ones before them) and `count` (steps). `loss` also takes
         `sampling=`, in place of the model's own, for a schedule; without a key it is 0.

@@ -31,7 +31,7 @@ class Seq2Seq(NamedTuple):
     """A `Model` of sequences given sequences.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `source`,
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `source`,
         `source_length`, `target` and `target_length` as `PairBatch`; sums are `loss` (nats),
         `error` (tokens, ends included, that are not the likeliest given right ones before them),
         `count` (tokens), `exact` (sequences without an error, which are those that greedy decoding

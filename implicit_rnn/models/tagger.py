@@ -19,7 +19,7 @@ class Tagger(NamedTuple):
     """A `Model` that labels steps.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`; a batch has `inputs`
+      init, loss, bounds, solves, carry: as for every `Network`; a batch has `inputs`
         `[batch, time, features]`, `labels` `[batch, time]` and `length` `[batch]`; sums are `loss`,
         `error` (wrong labels) and `count` (steps).
       scores: `(params, inputs, length, *, key=None, probe=None, solve={}) -> (scores, Encoded)`,

@@ -26,7 +26,7 @@ class Transformer(NamedTuple):
     """A `Model` of sequences given sequences, with the batches and sums of a `Seq2Seq`.
 
     Attributes:
-      init, loss, bounds, solves, carry: as for every `Model`.
+      init, loss, bounds, solves, carry: as for every `Network`.
       scores: `(params, batch, *, key=None) -> [batch, time + 1, tokens + 1]`.
       greedy, beam: as for a `Seq2Seq`.
     """

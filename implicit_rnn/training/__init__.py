@@ -1,5 +1,37 @@
-"""Training: what keeps implicit networks solvable from the first update to the last."""
+"""Training for any task and any model: a recipe, an optimiser, a loop, checkpoints."""
 
+from implicit_rnn.models.base import Outcome
+from implicit_rnn.training.checkpoint import CheckpointError
+from implicit_rnn.training.folder import FolderError
+from implicit_rnn.training.loop import TrainingError, train
+from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.protocols import Model, Split, Task
 from implicit_rnn.training.recipe import Recipe
+from implicit_rnn.training.restore import Trained, restore
+from implicit_rnn.training.settings import SettingsError, TrainingSettings
+from implicit_rnn.training.sources import Examples, Source, arrays, labelled
+from implicit_rnn.training.step import State, Trainer, trainer
 
-__all__ = ["Recipe"]
+__all__ = [
+    "CheckpointError",
+    "Examples",
+    "FolderError",
+    "Model",
+    "OptimiserSettings",
+    "Outcome",
+    "Recipe",
+    "SettingsError",
+    "Source",
+    "Split",
+    "State",
+    "Task",
+    "Trained",
+    "Trainer",
+    "TrainingError",
+    "TrainingSettings",
+    "arrays",
+    "labelled",
+    "restore",
+    "train",
+    "trainer",
+]

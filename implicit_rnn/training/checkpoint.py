@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 
 from implicit_rnn.training.folder import plain, write_json
 
@@ -28,10 +27,12 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = Path(folder).absolute(), keep
-        self._orbax = ocp.StandardCheckpointer()
+        import orbax.checkpoint  # here: a recipe alone does not wait for it
 
-    def save(self, update: int, state: Any, record: Mapping[str, Any]) -> None:
-        """Writes the state and its seal, then removes what need not be kept.
+        self._orbax = orbax.checkpoint.StandardCheckpointer()
+
+    def save(self, update: int, state: Any, record: Mapping[str, Any]) -> Path:
+        """Writes the state and its seal, then removes what need not be kept; returns its folder.
 
         Args:
           update: the number it goes by.
@@ -47,6 +48,7 @@ class Checkpoints:
         kept = {*self.updates()[-self.keep :], self.best()}
         for other in self._present() - kept:
             self._remove(other)
+        return path
 
     def updates(self) -> list[int]:
         """The sealed ones, oldest first."""

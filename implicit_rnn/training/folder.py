@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.training.tables import dump
+
 PACKAGES = ("implicit-rnn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -32,12 +34,26 @@ def locked(folder: Path) -> Iterator[None]:
             holder = file.read().strip() or "unknown"
             raise FolderError(
                 f"{folder} is in use by another run (process {holder}): wait for it, "
-                "or choose another --output"
+                "or choose another folder (--output)"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> None:
+    """Writes `config.toml`; refuses another than the folder was trained with, compared as text."""
+    path, new = folder / "config.toml", dump(configuration)
+    trained = (folder / "checkpoints").exists() or (folder / "result.json").exists()
+    if trained and path.exists() and (old := path.read_text()) != new:
+        had, wanted = set(old.splitlines()), set(new.splitlines())
+        changed = sorted(wanted - had) or sorted(had - wanted)
+        raise FolderError(
+            f"{folder} was begun with another configuration ({'; '.join(changed[:3])}): "
+            "choose another folder (--output)"
+        )
+    write_text(path, new)
 
 
 def write_text(path: Path, text: str) -> Path:

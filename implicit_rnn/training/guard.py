@@ -6,12 +6,30 @@ gradients: where a table of words is most of a model, passes over it are most of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+
+
+class GuardState(NamedTuple):
+    """What became of gradients so far.
+
+    Attributes:
+      notfinite_count: how many in a row, up to the latest, were not finite.
+      last_finite: whether the latest was.
+      total_notfinite: how many were not in all.
+      norm: global norm of the latest.
+      inner_state: of the optimiser that is guarded.
+    """
+
+    notfinite_count: jax.Array
+    last_finite: jax.Array
+    total_notfinite: jax.Array
+    norm: jax.Array
+    inner_state: Any
 
 
 def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -25,13 +43,11 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
     """
     asked = optax.with_extra_args_support(inner)
 
-    def init(params: Any) -> optax.ApplyIfFiniteState:
+    def init(params: Any) -> GuardState:
         none = jnp.zeros((), jnp.int32)
-        return optax.ApplyIfFiniteState(none, jnp.array(True), none, inner.init(params))
+        return GuardState(none, jnp.array(True), none, jnp.zeros(()), inner.init(params))
 
-    def update(
-        gradient: Any, state: optax.ApplyIfFiniteState, params: Any = None
-    ) -> tuple[Any, optax.ApplyIfFiniteState]:
+    def update(gradient: Any, state: GuardState, params: Any = None) -> tuple[Any, GuardState]:
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
         missed = jnp.where(finite, 0, 1)
@@ -40,8 +56,12 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
             lambda: asked.update(gradient, state.inner_state, params, norm=norm),
             lambda: (jax.tree.map(jnp.zeros_like, gradient), state.inner_state),
         )
-        return changes, optax.ApplyIfFiniteState(
-            missed * (state.notfinite_count + 1), finite, state.total_notfinite + missed, new
+        return changes, GuardState(
+            missed * (state.notfinite_count + 1),
+            finite,
+            state.total_notfinite + missed,
+            norm.astype(state.norm.dtype),
+            new,
         )
 
     return optax.GradientTransformation(init, update)

@@ -76,7 +76,7 @@ def schedule(settings: OptimiserSettings, updates: int) -> optax.Schedule:
     return optax.join_schedules([rise, after], [settings.warmup])
 
 
-def optimiser(settings: OptimiserSettings, updates: int) -> optax.GradientTransformation:
+def optimiser_of(settings: OptimiserSettings, updates: int) -> optax.GradientTransformation:
     """The optimiser alone; clipping and bounds are the recipe's (`Recipe.optimiser`)."""
     options = {"momentum": settings.momentum} if settings.name in _MOMENTUM else {}
     if settings.name == "adamw":

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 
+class SettingsError(ValueError):
+    """Settings that the task, the model or the recipe refuses: which, and why."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
     """The `training` table of a configuration.
@@ -21,7 +25,6 @@ class TrainingSettings:
       evaluate_batch: examples a batch of an evaluation.
       most_skipped: updates in a row that may be skipped for not being finite; looked at with every
         line of `metrics.jsonl`.
-      tensorboard: also write event files (needs tensorboardX).
     """
 
     updates: int = 1000
@@ -34,7 +37,6 @@ class TrainingSettings:
     patience: int = 0
     evaluate_batch: int = 250
     most_skipped: int = 50
-    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         least = {"seed": 0, "patience": 0, "keep": 2}  # one to fall back to

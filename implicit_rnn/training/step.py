@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +13,12 @@ import numpy as np
 import optax
 
 import solvers
-from implicit_rnn.models.base import Model, Outcome, metrics
-from implicit_rnn.tasks import Source, Task
-from implicit_rnn.training.build import build
-from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
-from implicit_rnn.training.config import Config, ConfigError
-from implicit_rnn.training.optimiser import optimiser
+from implicit_rnn.models.base import Outcome
+from implicit_rnn.training import totals
+from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, schedule
+from implicit_rnn.training.protocols import Model, Split, Task
+from implicit_rnn.training.recipe import Recipe
+from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
 
 
@@ -53,66 +53,118 @@ class Trainer(NamedTuple):
       init: `() -> State`, compiled.
       step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
         The numbers of the examples matter only where solves start warm.
-      evaluate: `(state, source) -> dict` of metrics.
+      evaluate: `(state, split) -> dict` of metrics.
       usable: `state -> params` as a model is to be used with them: averaged, within bounds.
-      task: what is learnt.
-      model: what learns it.
+      rate: `state -> learning rate` of its latest update, or None where nothing tells it.
+      loss: `(state, batch) -> (loss, Outcome, gradient)` as the next update would have them.
+      begin: `state -> state` at the beginning of an epoch: a stateful model's carry is fresh.
+      task, model, settings: what is trained, and how.
     """
 
     init: Callable[[], State]
     step: Callable[..., State]
-    evaluate: Callable[[State, Source], dict[str, float]]
+    evaluate: Callable[[State, Split], dict[str, float]]
     usable: Callable[[State], Any]
+    rate: Callable[[State], float | None]
+    loss: Callable[[State, Any], tuple[jax.Array, Outcome, Any]]
+    begin: Callable[[State], State]
+    task: Any
+    model: Any
+    settings: TrainingSettings
+
+
+def trainer(
+    task: Task,
+    model: Model,
+    *,
+    recipe: Recipe | None = None,
+    optimiser: OptimiserSettings | optax.GradientTransformation | None = None,
+    settings: TrainingSettings | None = None,
+) -> Trainer:
+    """The compiled parts of a run.
+
+    Args:
+      task, model: see `training/protocols.py`.
+      recipe: how to solve and to update.
+      optimiser: settings of one, or one of optax. The recipe puts its clip before it and its bounds
+        behind it; the clip of settings takes the place of the recipe's.
+      settings: how long, how often, how much at a time.
+    """
+    recipe, settings = recipe or Recipe(), settings or TrainingSettings()
+    optimiser = OptimiserSettings() if optimiser is None else optimiser
+    rates, ema = None, 0.0
+    if isinstance(optimiser, OptimiserSettings):
+        recipe = dataclasses.replace(recipe, clip=optimiser.clip or math.inf)
+        rates, ema = schedule(optimiser, settings.updates), optimiser.ema
+        optimiser = optimiser_of(optimiser, settings.updates)
+    bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, getattr(model, "bounds", {}))
+    program = _Program(
+        task, model, recipe, recipe.optimiser(bounds, optimiser), bounds, ema, settings
+    )
+    start, go_on = jax.jit(program.init), jax.jit(program.step, donate_argnums=0)
+    # An argument: runs of other seeds are the same programs, and a compilation cache knows them.
+    seed = jnp.uint32(settings.seed)
+
+    def rate(state: State) -> float | None:
+        if rates is not None:
+            taken = int(state.update) - int(state.optimiser.total_notfinite)
+            return float(rates(max(taken - 1, 0)))
+        # What `optax.inject_hyperparams` keeps, beside the state of its schedule.
+        named = optax.tree_utils.tree_get_all_with_path(state.optimiser, "learning_rate")
+        known = [value for _, value in named if isinstance(value, jax.Array)]
+        return float(known[0]) if known else None
+
+    return Trainer(
+        lambda: start(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
+        program.evaluator(), program.usable, rate, program.loss, program.begin, task, model,
+        settings,
+    )  # fmt: skip
+
+
+class _Program(NamedTuple):
+    """What the compiled functions close over, and the functions."""
+
     task: Task
     model: Model
+    recipe: Recipe
+    optimise: optax.GradientTransformation
+    bounds: Any
+    ema: float
+    settings: TrainingSettings
 
-
-def trainer(config: Config) -> Trainer:
-    """The compiled parts of a run."""
-    try:
-        task, model = build(config.task, config.model)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return trainer_of(task, model, config)
-
-
-def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
-    """The same for a task and a model that are there already."""
-    settings, ema = config.training, config.optimiser.ema
-    recipe = dataclasses.replace(config.solver, clip=config.optimiser.clip or math.inf)
-    bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, model.bounds)
-    optimise = recipe.optimiser(bounds, optimiser(config.optimiser, settings.updates))
-
-    def init(seed: jax.Array) -> State:
-        params = model.init(jax.random.key(seed))
-        carry = model.carry(params, settings.batch) if model.carry else None
-        source = task.splits["train"]
-        batch = source.batch(source.plan(settings.batch, settings.buckets, _fixed())[0])
+    def init(self, seed: jax.Array) -> State:
+        params = self.model.init(jax.random.key(seed))
+        split = self.task.splits["train"]
+        plan = split.plan(self.settings.batch, self.settings.buckets, np.random.default_rng(0))
         # With the recipe's settings: what they refuse is refused before the first update.
-        told = jax.eval_shape(
-            lambda p, b: model.loss(p, b, solve=recipe.settings())[1], params, batch
+        seen = jax.eval_shape(
+            lambda p, b: self.model.loss(p, b, **self.given(None))[1], params, split.batch(plan[0])
         )
-        names = [*told.sums, *(_SOLVER_SUMS if model.solves else ())]
-        totals = {name: jnp.zeros((), jnp.float32) for name in names}
+        names = [*seen.sums, *totals.GRADIENTS, *(totals.SOLVES if self.solves else ())]
         return State(
-            params, optimise.init(params), jax.tree.map(jnp.array, params) if ema else None, carry,
-            jnp.zeros((), jnp.int32), jnp.ones((), jnp.float32), totals,
-            _memory(told.states, source) if recipe.warm else None,
-        )  # fmt: skip
+            params=params,
+            optimiser=self.optimise.init(params),
+            average=jax.tree.map(jnp.array, params) if self.ema else None,
+            carry=self.fresh(params, self.settings.batch),
+            update=jnp.zeros((), jnp.int32),
+            loss=jnp.ones((), jnp.float32),
+            totals={name: jnp.zeros((), jnp.float32) for name in names},
+            memory=_memory(seen.states, split) if self.recipe.warm else None,
+        )
 
-    def step(state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
+    def step(self, state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
         key = jax.random.fold_in(jax.random.key(seed), state.update)
         size = jax.tree.leaves(batch)[0].shape[0]
-        probe = solvers.adjoint_probe((model.solves, size)) if model.solves else None
-        solve = recipe.settings(state.loss)
-        if recipe.warm:
+        probe = solvers.adjoint_probe((self.solves, size)) if self.solves else None
+        start = None
+        if self.recipe.warm:
             time = batch.labels.shape[1]
-            solve["start"] = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
+            start = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
 
         def objective(params: Any, probe: Info | None) -> tuple[jax.Array, Outcome]:
-            return model.loss(
-                recipe.usable(params, bounds), batch, key=key, probe=probe,
-                solve=solve, carry=state.carry,
+            return self.model.loss(
+                self.recipe.usable(params, self.bounds), batch, key=key,
+                **self.given(state, probe, start),
             )  # fmt: skip
 
         (loss, outcome), (gradient, seen) = jax.value_and_grad(objective, (0, 1), has_aux=True)(
@@ -124,138 +176,108 @@ def trainer_of(task: Task, model: Model, config: Config) -> Trainer:
         leaves, structure = jax.tree.flatten(gradient)
         leaves[0] = jnp.where(finite, leaves[0], jnp.nan)
         gradient = jax.tree.unflatten(structure, leaves)
-        changes, inner = optimise.update(gradient, state.optimiser, state.params)
-        params = optax.apply_updates(state.params, changes)
-        taken = inner.last_finite
-        average = state.average
-        if ema:
-            # Early on a short mean: the first parameters are not worth remembering.
-            decay = jnp.minimum(ema, (1.0 + state.update) / (10.0 + state.update))
-            decay = jnp.where(taken, decay, 1)
-            average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, params)
-        carry = jax.tree.map(
-            lambda new, old: jnp.where(taken, new, old), outcome.carry, state.carry
-        )
-        good = {name: jnp.where(finite, value, 0) for name, value in outcome.sums.items()}
-        totals = _add(state.totals, good | _solver_sums(outcome.info, seen, batch))
-        loss = jnp.where(finite, loss, state.loss).astype(jnp.float32)
-        memory = jax.tree.map(
-            lambda leaf, new: leaf.at[numbers, : new.shape[1]].set(jnp.where(taken, new, jnp.nan)),
-            state.memory, outcome.states if recipe.warm else None,
+        changes, inner = self.optimise.update(gradient, state.optimiser, state.params)
+        params, taken = optax.apply_updates(state.params, changes), inner.last_finite
+        sums = {name: jnp.where(finite, value, 0) for name, value in outcome.sums.items()}
+        sums |= totals.solver_sums(outcome.info, seen, batch)
+        sums |= totals.gradient_sums(inner.norm, taken)
+        return State(
+            params=params,
+            optimiser=inner,
+            average=self.averaged(state, params, taken),
+            carry=jax.tree.map(
+                lambda new, old: jnp.where(taken, new, old), outcome.carry, state.carry
+            ),
+            update=state.update + 1,
+            loss=jnp.where(finite, loss, state.loss).astype(jnp.float32),
+            totals=totals.add(state.totals, sums),
+            memory=jax.tree.map(
+                lambda leaf, new: leaf.at[numbers, : new.shape[1]].set(
+                    jnp.where(taken, new, jnp.nan)
+                ),
+                state.memory, outcome.states if self.recipe.warm else None,
+            ),
         )  # fmt: skip
-        return State(params, inner, average, carry, state.update + 1, loss, totals, memory)
 
-    @jax.jit
-    def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
-        _, outcome = model.loss(params, batch, solve=recipe.exact().settings(), carry=carry)
-        return outcome.sums | _solver_sums(outcome.info, None, batch), outcome.carry
+    def loss(self, state: State, batch: Any) -> tuple[jax.Array, Outcome, Any]:
+        def objective(params: Any) -> tuple[jax.Array, Outcome]:
+            return self.model.loss(params, batch, **self.given(state))
 
-    def usable(state: State) -> Any:
-        return recipe.usable(state.average if ema else state.params, bounds)
+        (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(self.usable(state))
+        return loss, outcome, gradient
 
-    def evaluate(state: State, source: Source) -> dict[str, float]:
-        params = usable(state)
-        size = settings.batch if model.carry else settings.evaluate_batch
-        carry = model.carry(params, size) if model.carry else None
-        totals: dict[str, jax.Array] = {}
-        for entry in source.plan(size, -(-settings.buckets // 2), None):
-            sums, carry = judge(params, source.batch(entry), carry)
-            totals = _add(totals, sums) if totals else sums
-        return ratios({name: float(value) for name, value in totals.items()})
+    def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
+        exact = self.recipe.exact()
 
-    begin, go_on = jax.jit(init), jax.jit(step, donate_argnums=0)
-    # An argument: runs of other seeds are the same programs, and a compilation cache knows them.
-    seed = jnp.uint32(settings.seed)
-    return Trainer(
-        lambda: begin(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
-        evaluate, usable, task, model,
-    )  # fmt: skip
+        @jax.jit
+        def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
+            given = {"solve": exact.settings()} if self.solved else {}
+            given |= {"carry": carry} if self.carries else {}
+            _, outcome = self.model.loss(params, batch, **given)
+            return outcome.sums | totals.solver_sums(outcome.info, None, batch), outcome.carry
+
+        def evaluate(state: State, split: Split) -> dict[str, float]:
+            params, settings = self.usable(state), self.settings
+            size = settings.batch if self.carries else settings.evaluate_batch
+            carry = self.fresh(params, size)
+            found: dict[str, jax.Array] = {}
+            for entry in split.plan(size, -(-settings.buckets // 2), None):
+                sums, carry = judge(params, split.batch(entry), carry)
+                found = totals.add(found, sums) if found else sums
+            return totals.ratios({name: float(value) for name, value in found.items()})
+
+        return evaluate
+
+    def given(self, state: State | None, probe: Info | None = None, start: Any = None) -> dict:
+        """What the model's loss takes beyond parameters, batch and key."""
+        found: dict[str, Any] = {}
+        if self.solved:
+            solve = self.recipe.settings(None if state is None else state.loss)
+            found["solve"] = solve if start is None else solve | {"start": start}
+            found["probe"] = probe
+        if self.carries and state is not None:
+            found["carry"] = state.carry
+        return found
+
+    def begin(self, state: State) -> State:
+        if not self.carries:
+            return state
+        return state._replace(carry=self.fresh(state.params, self.settings.batch))
+
+    def usable(self, state: State) -> Any:
+        return self.recipe.usable(state.average if self.ema else state.params, self.bounds)
+
+    def averaged(self, state: State, params: Any, taken: jax.Array) -> Any:
+        if not self.ema:
+            return state.average
+        # Early on a short mean: the first parameters are not worth remembering.
+        decay = jnp.minimum(self.ema, (1.0 + state.update) / (10.0 + state.update))
+        decay = jnp.where(taken, decay, 1)
+        return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, params)
+
+    def fresh(self, params: Any, size: int) -> Any:
+        carry = getattr(self.model, "carry", None)
+        return carry(params, size) if carry else None
+
+    @property
+    def carries(self) -> bool:
+        return bool(getattr(self.model, "carry", None))
+
+    @property
+    def solved(self) -> bool:
+        return hasattr(self.model, "solves")
+
+    @property
+    def solves(self) -> int:
+        return getattr(self.model, "solves", 0)
 
 
-def averaged(states: Sequence[State]) -> State:
-    """The last of several states, with the means of their parameters (checkpoint averaging)."""
-
-    def mean(*leaves: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.stack(leaves), axis=0)
-
-    params, average = (
-        jax.tree.map(mean, *(getattr(state, name) for state in states))
-        for name in ("params", "average")
-    )
-    return states[-1]._replace(params=params, average=average)
-
-
-def chosen_state(
-    kept: Checkpoints, like: Any, say: Callable[[str], None], average: int = 0
-) -> tuple[State, dict[str, Any]]:
-    """The state that a trained model is used with, and its record.
-
-    Args:
-      kept: checkpoints of the run.
-      like: a state of its shapes.
-      say: prints what is wrong with checkpoints that are passed over.
-      average: the mean of so many checkpoints, the last ones; 0: the best, or the last without
-        a best.
-    """
-    if average:
-        return averaged(kept.restore_several(average, like)), kept.record(kept.updates()[-1])
-    found = kept.restore_best(like, say)
-    if found is None:
-        raise CheckpointError(f"{kept.folder.parent} has no checkpoint: train it first")
-    return found
-
-
-def _fixed() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def _memory(states: Any, source: Source) -> Any:
+def _memory(states: Any, split: Any) -> Any:
     """Room for the states of every training example; NaN: not visited yet."""
-    if not states or source.numbers is None:
-        raise ConfigError("solver.warm needs a task of separate examples, and solved layers")
+    if not states or getattr(split, "numbers", None) is None:
+        raise SettingsError(
+            "warm starts (solver.warm) need a task of separate examples, and solved layers"
+        )
     return jax.tree.map(
-        lambda leaf: jnp.full((*source.shape, *leaf.shape[2:]), jnp.nan, leaf.dtype), states
+        lambda leaf: jnp.full((*split.shape, *leaf.shape[2:]), jnp.nan, leaf.dtype), states
     )
-
-
-_SOLVER_SUMS = (
-    "solves", "forward_steps", "forward_most", "converged", "backward_steps", "backward_most",
-)  # fmt: skip
-
-
-def _solver_sums(info: Info | None, seen: Info | None, batch: Any) -> dict[str, jax.Array]:
-    """What the solves of a batch add to the totals; sequences of length zero are not counted."""
-    if info is None:
-        return {}
-    counted = jnp.broadcast_to(
-        getattr(batch, "length", jnp.ones(info.steps.shape)), info.steps.shape
-    )
-    counted = counted > 0
-    sums = {
-        "solves": jnp.sum(counted),
-        "forward_steps": jnp.sum(jnp.where(counted, info.steps, 0)),
-        "forward_most": jnp.max(jnp.where(counted, info.steps, 0)),
-        "converged": jnp.sum(counted & info.converged),
-    }
-    if seen is not None:
-        sums |= {
-            "backward_steps": jnp.sum(jnp.where(counted, seen.steps, 0)),
-            "backward_most": jnp.max(jnp.where(counted, seen.steps, 0)),
-        }
-    return {name: value.astype(jnp.float32) for name, value in sums.items()}
-
-
-def _add(totals: Mapping[str, jax.Array], sums: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    return {
-        name: jnp.maximum(total, sums[name]) if name.endswith("_most") else total + sums[name]
-        for name, total in totals.items()
-    }
-
-
-def ratios(totals: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of the model, and means over the solves if there were any."""
-    own = {key: value for key, value in totals.items() if key not in _SOLVER_SUMS}
-    found = {key: float(value) for key, value in metrics(own).items()}
-    for key in [key for key in _SOLVER_SUMS[1:] if key in totals]:
-        found[key] = totals[key] / (1 if key.endswith("_most") else max(totals["solves"], 1))
-    return found

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import solvers
-from implicit_rnn import demo
 from implicit_rnn.cells import CELLS
 from implicit_rnn.cli import main
-from implicit_rnn.tasks import TASKS
-from implicit_rnn.training.build import MODELS
-from implicit_rnn.training.config import dump
-from tests.implicit_rnn.training.problems import CONTENT
+from implicit_rnn.experiments import configurations, demo
+from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.registry import MODELS, TASKS
+from implicit_rnn.training.tables import dump
+from tests.implicit_rnn.experiments.problems import CONTENT
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_list_names_everything_that_a_configuration_may_choose(
     monkeypatch.chdir(root)
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    names = [*TASKS, *CELLS, *MODELS, *(path.name for path in (root / "configs").glob("*.toml"))]
+    names = [*TASKS, *CELLS, *MODELS, *(path.stem for path in (root / "configs").glob("*.toml"))]
     assert all(name in printed for name in names)
 
 
@@ -180,3 +180,21 @@ def test_the_bands_of_the_demonstration_are_diagonals_of_its_jacobian() -> None:
         np.testing.assert_allclose(
             bands.upper[t - 1], jacobian[t - 1, channel, t, channel], rtol=1e-5
         )
+
+
+def test_configurations_are_found_by_name_and_those_here_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configurations.located("biased_walk").name == "biased_walk.toml"
+    assert configurations.located("biased_walk").exists()
+    assert configurations.located("some/own.toml") == Path("some/own.toml")
+    with pytest.raises(ConfigError, match="'biased_wlk' is unknown; did you mean 'biased_walk'"):
+        configurations.located("biased_wlk")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.toml").write_text('title = "Mine"')
+    (tmp_path / "configs" / "biased_walk.toml").write_text('title = "Another"')
+    assert configurations.located("mine") == Path("configs/mine.toml")
+    assert configurations.described() | {"biased_walk": "Another", "mine": "Mine"} == (
+        configurations.described()
+    )

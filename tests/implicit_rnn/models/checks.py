@@ -7,7 +7,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from tests.implicit_rnn.equations import sigmoid
+from tests.implicit_rnn.cells.equations import sigmoid
 
 
 def log_softmax(x):

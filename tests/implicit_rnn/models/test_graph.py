@@ -10,9 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import solvers
+from implicit_rnn.experiments.graph.graphs import GraphBatch, checked_graph
 from implicit_rnn.models import graph_network, logistic_regression
 from implicit_rnn.sequence.equilibrium import RULES
-from implicit_rnn.tasks import GraphBatch, checked_graph
 from tests.implicit_rnn.models.checks import assert_learns, begin, log_softmax, sigmoid
 
 NODES, FEATURES, HIDDEN, LABELS = 6, 2, 3, 3

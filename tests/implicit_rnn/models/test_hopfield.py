@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
+from implicit_rnn.experiments.hopfield.task import Patterns
 from implicit_rnn.models.hopfield import descent_step, energy, hopfield, symmetric
 from implicit_rnn.sequence.equilibrium import RULES
-from implicit_rnn.tasks import Patterns
-from tests.implicit_rnn.equations import sigmoid
+from tests.implicit_rnn.cells.equations import sigmoid
 
 PIXELS, HIDDEN = 4, 3
 FREE = PIXELS + HIDDEN

@@ -20,11 +20,14 @@ import pytest
 from rich.console import Console
 
 from implicit_rnn import cells, models
-from implicit_rnn.tasks.text import text_task
+from implicit_rnn.experiments import train as experiments
+from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.shakespeare.task import text_task
+from implicit_rnn.training import SettingsError, loop, trainer
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training import loop, step
-from implicit_rnn.training.config import ConfigError, dump
-from tests.implicit_rnn.training.problems import CONTENT, config, without_times
+from implicit_rnn.training.tables import dump
+from implicit_rnn.training.writers import WriterError
+from tests.implicit_rnn.experiments.problems import CONTENT, config, without_times
 
 
 def quiet() -> Console:
@@ -38,7 +41,7 @@ def rows(folder: Path) -> list[dict]:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    loop.run(config(), folder, console=quiet())
+    experiments.train_run(config(), folder, console=quiet())
     return folder
 
 
@@ -47,7 +50,8 @@ def test_a_run_folder_tells_the_whole_story(uninterrupted: Path):
     assert result["versions"]["jax"] == jax.__version__
     assert result["config"]["training"]["updates"] == 21
     assert result["parameters"] == sum(
-        leaf.size for leaf in jax.tree.leaves(jax.eval_shape(loop.trainer(config()).init).params)
+        leaf.size
+        for leaf in jax.tree.leaves(jax.eval_shape(experiments.trainer_of(config()).init).params)
     )
     assert 0 <= result["test"]["error"] <= 1
     assert result["converged"] > 0.9
@@ -55,6 +59,7 @@ def test_a_run_folder_tells_the_whole_story(uninterrupted: Path):
     assert [row["update"] for row in found if "loss" in row] == [5, 10, 15, 20, 21]
     assert [row["update"] for row in found if "valid_loss" in row] == [7, 14, 21]
     assert {"forward_steps", "backward_steps", "converged", "skipped"} <= set(found[0])
+    assert {"learning_rate", "gradient_norm"} <= set(found[0])
     assert (uninterrupted / "config.toml").read_text() == dump(config().table())
 
 
@@ -85,7 +90,7 @@ def test_a_run_killed_at_any_moment_goes_on_as_if_it_had_not_been(
         child.wait()
         child.stderr.close()
     assert not (tmp_path / "run" / "result.json").exists()
-    loop.run(config(), tmp_path / "run", resume=True, console=quiet())
+    experiments.train_run(config(), tmp_path / "run", resume=True, console=quiet())
     assert rows(tmp_path / "run") == rows(uninterrupted)
     mine, other = (
         json.loads((folder / "result.json").read_text())
@@ -99,14 +104,14 @@ def test_a_damaged_last_checkpoint_costs_some_updates_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     folder, small = tmp_path / "run", config("training.updates=14", "model.encoder=gru")
-    loop.run(small, folder, console=quiet())
+    experiments.train_run(small, folder, console=quiet())
     before = rows(folder)
     victim = max(
         (p for p in (folder / "checkpoints" / "000014").rglob("*") if p.is_file()),
         key=lambda p: p.stat().st_size,
     )
     victim.write_bytes(victim.read_bytes()[:-1])
-    loop.run(small, folder, resume=True)
+    experiments.train_run(small, folder, resume=True)
     assert "falling back to 000007" in capsys.readouterr().out
     assert rows(folder) == before
 
@@ -116,18 +121,18 @@ def test_two_runs_into_one_folder_refuse_each_other(tmp_path: Path):
         folders.locked(tmp_path / "run"),
         pytest.raises(folders.FolderError, match=f"in use by another run.*{os.getpid()}"),
     ):
-        loop.run(config(), tmp_path / "run", console=quiet())
+        experiments.train_run(config(), tmp_path / "run", console=quiet())
 
 
 def test_a_folder_with_a_run_is_not_overwritten(uninterrupted: Path):
     with pytest.raises(folders.FolderError, match="add --resume"):
-        loop.run(config(), uninterrupted, console=quiet())
+        experiments.train_run(config(), uninterrupted, console=quiet())
     with pytest.raises(folders.FolderError, match=r"another configuration.*hidden = 4"):
-        loop.run(config("model.hidden=4"), uninterrupted, resume=True, console=quiet())
+        experiments.train_run(config("model.hidden=4"), uninterrupted, resume=True, console=quiet())
 
 
 def test_an_update_that_is_not_finite_is_skipped_and_counted():
-    parts = loop.trainer(config("model.encoder=gru"))
+    parts = experiments.trainer_of(config("model.encoder=gru"))
     state = parts.init()
     state = state._replace(average=jax.tree.map(lambda leaf: leaf + 1, state.params))
     before = jax.tree.map(np.array, (state.params, state.average))
@@ -147,33 +152,29 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted():
     )
 
 
-def test_a_run_that_cannot_go_on_stops_with_a_diagnosis(tmp_path: Path, monkeypatch):
+def test_a_run_that_cannot_go_on_stops_with_a_diagnosis(tmp_path: Path):
     content = copy.deepcopy(CONTENT)
     content["model"] |= {"encoder": "gru"}
     content["training"] |= {"most_skipped": 5}
-    made = loop.trainer
+    poor = config(content=content)
+    parts = experiments.trainer_of(poor)
+    source = parts.task.splits["train"]
 
-    def poisoned(config):
-        parts = made(config)
-        source = parts.task.splits["train"]
+    def batch(entry):
+        found = source.batch(entry)
+        return found._replace(inputs=np.full_like(found.inputs, np.inf))
 
-        def batch(entry):
-            found = source.batch(entry)
-            return found._replace(inputs=np.full_like(found.inputs, np.inf))
-
-        splits = parts.task.splits | {"train": source._replace(batch=batch)}
-        return parts._replace(task=parts.task._replace(splits=splits))
-
-    monkeypatch.setattr(loop, "trainer", poisoned)
+    splits = parts.task.splits | {"train": source._replace(batch=batch)}
+    parts = parts._replace(task=parts.task._replace(splits=splits))
     with pytest.raises(loop.TrainingError, match="5 updates in a row were not finite") as error:
-        loop.run(config(content=content), tmp_path / "run", console=quiet())
+        loop.run(parts, tmp_path / "run", configuration=poor.table(), console=quiet())
     assert "inputs is not finite: look at the data" in str(error.value)
     assert "checkpoints" in str(error.value)
     assert (tmp_path / "run" / "checkpoints" / "000005.json").exists()
 
 
 def test_the_step_keeps_no_second_copy_of_the_state():
-    parts = loop.trainer(config("model.encoder=gru"))
+    parts = experiments.trainer_of(config("model.encoder=gru"))
     state = parts.init()
     source = parts.task.splits["train"]
     batch = source.batch(source.plan(8, 1, np.random.default_rng(0))[0])
@@ -185,14 +186,14 @@ def test_the_step_keeps_no_second_copy_of_the_state():
 
 def test_a_method_that_does_not_fit_is_refused_before_the_first_update(tmp_path: Path):
     wrong = config("solver.method=polynomial")
-    with pytest.raises(ConfigError, match=r"got 'polynomial'.* or levels > 1"):
-        loop.run(wrong, tmp_path / "run", console=quiet())
+    with pytest.raises(SettingsError, match=r"got 'polynomial'.* or levels > 1"):
+        experiments.train_run(wrong, tmp_path / "run", console=quiet())
 
 
 def test_runs_of_other_seeds_are_the_same_programs():
     programs, losses = [], []
     for seed in (0, 1):
-        parts = loop.trainer(config("model.encoder=gru", f"training.seed={seed}"))
+        parts = experiments.trainer_of(config("model.encoder=gru", f"training.seed={seed}"))
         source = parts.task.splits["train"]
         batch = source.batch(source.plan(8, 1, np.random.default_rng(0))[0])
         state = parts.init()
@@ -203,7 +204,7 @@ def test_runs_of_other_seeds_are_the_same_programs():
 
 
 def test_the_mean_of_parameters_is_what_is_evaluated():
-    parts = loop.trainer(config("model.encoder=gru", "optimiser.ema=0.5"))
+    parts = experiments.trainer_of(config("model.encoder=gru", "optimiser.ema=0.5"))
     state = parts.init()
     other = state._replace(params=jax.tree.map(jnp.zeros_like, state.params))
     valid = parts.task.splits["valid"]
@@ -215,20 +216,20 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path, capsys: pytest.
         "model.encoder=gru", "optimiser.rate=1e-12", "training.patience=1",
         "optimiser.ema=0.0",
     )  # fmt: skip
-    loop.run(small, tmp_path / "run")
+    experiments.train_run(small, tmp_path / "run")
     assert "stopped early" in capsys.readouterr().out
     assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["updates"], result["best_update"]) == (14, 7)
     # Killed before it could say so: it does not go on.
     (tmp_path / "run" / "result.json").unlink()
-    loop.run(small, tmp_path / "run", resume=True, console=quiet())
+    experiments.train_run(small, tmp_path / "run", resume=True, console=quiet())
     assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
 
 
 def test_every_example_is_evaluated_once_whatever_the_batch():
     found = [
-        loop.trainer(config("model.encoder=gru", f"training.evaluate_batch={size}"))
+        experiments.trainer_of(config("model.encoder=gru", f"training.evaluate_batch={size}"))
         for size in (16, 5)
     ]
     values = [parts.evaluate(parts.init(), parts.task.splits["test"]) for parts in found]
@@ -251,12 +252,12 @@ def test_events_go_to_a_writer_that_is_there_already(tmp_path: Path, monkeypatch
 
     small = config("model.encoder=gru", "training.tensorboard=true", "training.updates=7")
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(loop.TrainingError, match="pip install tensorboardX"):
-        loop.run(small, tmp_path / "without", console=quiet())
+    with pytest.raises(WriterError, match="pip install tensorboardX"):
+        experiments.train_run(small, tmp_path / "without", console=quiet())
     module = types.ModuleType("tensorboardX")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "tensorboardX", module)
-    loop.run(small, tmp_path / "run", console=quiet())
+    experiments.train_run(small, tmp_path / "run", console=quiet())
     assert written[0] == str(tmp_path / "run" / "events")
     assert written[-1] == "closed"
     assert ("loss", 5) in written
@@ -267,7 +268,7 @@ def test_warm_starts_are_kept_and_make_later_visits_cheap(tmp_path: Path):
     warm = config(
         "solver.warm=true", "solver.rtol=1e-3", "optimiser.rate=1e-9", "model.feature_dropout=0.0"
     )
-    parts = loop.trainer(warm)
+    parts = experiments.trainer_of(warm)
     source = parts.task.splits["train"]
     state, steps = parts.init(), []
     entry = source.plan(8, 1, np.random.default_rng(0))[0]
@@ -278,8 +279,8 @@ def test_warm_starts_are_kept_and_make_later_visits_cheap(tmp_path: Path):
     assert steps[1] < steps[0]
     visited = np.isfinite(np.asarray(state.memory[0])).all(axis=(1, 2))
     assert set(np.flatnonzero(visited)) == set(source.numbers(entry))
-    with pytest.raises(ConfigError, match=r"solver\.warm needs"):
-        loop.trainer(config("solver.warm=true", "model.encoder=gru")).init()
+    with pytest.raises(SettingsError, match=r"solver\.warm\) need"):
+        experiments.trainer_of(config("solver.warm=true", "model.encoder=gru")).init()
 
 
 def test_a_stateful_run_interrupted_by_hand_goes_on_as_if_it_had_not_been(
@@ -290,8 +291,8 @@ def test_a_stateful_run_interrupted_by_hand_goes_on_as_if_it_had_not_been(
     task = text_task(tokens, list("abcde"), 10, 0.1)
     small = config("optimiser.ema=0.0", "training.batch=2", "training.evaluate_every=10")
     model = models.language_model([cells.gru(3)], 5)
-    parts = step.trainer_of(task, model, small)
-    loop.run_trainer(parts, small, tmp_path / "whole", console=quiet())
+    parts, tables = trainer(task, model, **experiments.how(small)), small.table()
+    loop.run(parts, tmp_path / "whole", configuration=tables, console=quiet())
 
     def interrupting(state, *rest):
         if int(state.update) == 12:
@@ -299,11 +300,12 @@ def test_a_stateful_run_interrupted_by_hand_goes_on_as_if_it_had_not_been(
         return parts.step(state, *rest)
 
     with pytest.raises(KeyboardInterrupt):
-        loop.run_trainer(
-            parts._replace(step=interrupting), small, tmp_path / "run", console=quiet()
-        )
+        loop.run(
+            parts._replace(step=interrupting), tmp_path / "run", configuration=tables,
+            console=quiet(),
+        )  # fmt: skip
     assert (tmp_path / "run" / "checkpoints" / "000013.json").exists()
-    loop.run_trainer(parts, small, tmp_path / "run", resume=True, console=quiet())
+    loop.run(parts, tmp_path / "run", configuration=tables, resume=True, console=quiet())
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
     sessions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"]
     assert len(sessions) == 2
@@ -311,11 +313,11 @@ def test_a_stateful_run_interrupted_by_hand_goes_on_as_if_it_had_not_been(
 
 def test_a_damaged_best_checkpoint_is_replaced_by_the_next_best(tmp_path: Path, capsys):
     small = config("model.encoder=gru")
-    loop.run(small, tmp_path / "run", console=quiet())
+    experiments.train_run(small, tmp_path / "run", console=quiet())
     best = json.loads((tmp_path / "run" / "result.json").read_text())["best_update"]
     seal = tmp_path / "run" / "checkpoints" / f"{best:06d}.json"
     seal.write_bytes(b"\xff" + seal.read_bytes()[1:])
-    _, state, record = loop.restore(small, tmp_path / "run")
+    _, state, record = experiments.restored(small, tmp_path / "run")
     assert record["update"] != best
     assert int(state.update) == record["update"]
 
@@ -323,8 +325,8 @@ def test_a_damaged_best_checkpoint_is_replaced_by_the_next_best(tmp_path: Path, 
 def test_a_wrong_value_is_an_error_before_anything_is_written_that_would_stand_in_the_way(
     tmp_path: Path,
 ):
-    with pytest.raises(ConfigError, match=r"no bucket of .* holds a batch of 999"):
-        loop.run(config("training.batch=999"), tmp_path / "run", console=quiet())
+    with pytest.raises(SettingsError, match=r"no bucket of .* holds a batch of 999"):
+        experiments.train_run(config("training.batch=999"), tmp_path / "run", console=quiet())
     with pytest.raises(ConfigError, match="layers must be at least 1"):
-        loop.run(config("model.layers=0"), tmp_path / "run", console=quiet())
-    loop.same_config(config(), tmp_path / "run")
+        experiments.train_run(config("model.layers=0"), tmp_path / "run", console=quiet())
+    folders.keep_configuration(tmp_path / "run", config().table())

@@ -14,7 +14,7 @@ from implicit_rnn.training.guard import clipped, guarded
 from implicit_rnn.training.optimiser import (
     OPTIMISERS,
     OptimiserSettings,
-    optimiser,
+    optimiser_of,
     schedule,
 )
 
@@ -22,7 +22,7 @@ from implicit_rnn.training.optimiser import (
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_every_optimiser_descends(name):
     settings = OptimiserSettings(name=name, rate=0.1, schedule="constant")
-    made, params = optimiser(settings, 100), jnp.array([1.0, -2.0])
+    made, params = optimiser_of(settings, 100), jnp.array([1.0, -2.0])
     state = made.init(params)
     for _ in range(30):
         changes, state = made.update(2 * params, state, params)
@@ -32,9 +32,9 @@ def test_every_optimiser_descends(name):
 
 def test_sgd_is_the_plain_formula_and_momentum_accumulates():
     gradient = jnp.array([1.0, 2.0])
-    plain = optimiser(OptimiserSettings("sgd", rate=0.5, schedule="constant"), 10)
+    plain = optimiser_of(OptimiserSettings("sgd", rate=0.5, schedule="constant"), 10)
     np.testing.assert_allclose(plain.update(gradient, plain.init(gradient))[0], -0.5 * gradient)
-    heavy = optimiser(OptimiserSettings("momentum", 0.5, "constant", momentum=0.9), 10)
+    heavy = optimiser_of(OptimiserSettings("momentum", 0.5, "constant", momentum=0.9), 10)
     _, state = heavy.update(gradient, heavy.init(gradient))
     np.testing.assert_allclose(heavy.update(gradient, state)[0], -0.5 * 1.9 * gradient)
 
@@ -43,8 +43,8 @@ def test_sgd_is_the_plain_formula_and_momentum_accumulates():
 def test_l2_is_the_gradient_of_the_squared_parameters(name):
     params, gradient = jnp.array([1.0, -2.0, 0.5]), jnp.array([0.3, 0.2, -0.4])
     settings = OptimiserSettings(name, rate=0.1, schedule="constant", l2=0.7)
-    made = optimiser(settings, 10)
-    plain = optimiser(dataclasses.replace(settings, l2=0.0), 10)
+    made = optimiser_of(settings, 10)
+    plain = optimiser_of(dataclasses.replace(settings, l2=0.0), 10)
     penalised = gradient + 0.7 * params
     np.testing.assert_allclose(
         made.update(gradient, made.init(params), params)[0],
@@ -87,8 +87,9 @@ def test_the_guard_clips_and_skips_like_optax():
             for made, state in zip((ours, theirs), states, strict=True)
         )
         states = state, known
+        seen = state._replace(norm=None)
         for a, b in zip(
-            jax.tree.leaves((mine, state)), jax.tree.leaves((other, known)), strict=True
+            jax.tree.leaves((mine, seen)), jax.tree.leaves((other, known)), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=1e-6)
     assert int(states[0].total_notfinite) == 3

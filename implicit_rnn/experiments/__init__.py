@@ -1,0 +1,1 @@
+"""Reproductions of papers, a folder each, and what only they share."""

@@ -1,0 +1,199 @@
+"""What each command of `implicit-rnn` does with its parsed options; returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Runs the demonstration."""
+    from implicit_rnn.experiments.demo import run  # here and below: a command loads what it needs
+
+    run(options.output, options.seed, options.time, options.width, options.command_line)
+    return 0
+
+
+def train(options: argparse.Namespace) -> int:
+    """Trains every run of a configuration."""
+    from implicit_rnn.experiments import figures
+    from implicit_rnn.experiments import train as training
+    from implicit_rnn.experiments.config import load
+    from implicit_rnn.experiments.configurations import located
+    from implicit_rnn.experiments.malloc import keep_freed_memory
+
+    keep_freed_memory()
+    path = located(options.config)
+    found = load(path, options.profile, options.settings)
+    name = path.stem + (f"-{options.profile}" if options.profile else "")
+    output = options.output or Path("runs") / name
+    try:
+        training.train(
+            found, output, resume=options.resume, only=options.only, command=options.command_line
+        )
+    except KeyboardInterrupt:
+        return 130
+    files = [] if options.no_figures else figures.draw(output)
+    _name_files(output, files)
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Prints metrics of trained runs, or translates with them."""
+    from implicit_rnn.experiments import report, runs
+    from implicit_rnn.experiments.train import restored
+    from implicit_rnn.training import CheckpointError
+
+    if options.beam is not None:
+        return _judge(options)
+    rows, split = [], options.split or "test"
+    for folder in runs.run_folders(options.run):
+        try:
+            found = restored(runs.configuration(folder), folder, options.average)
+        except CheckpointError as error:
+            print(f"left out: {error}")
+            continue
+        numbers = found.evaluate(split)
+        rows.append({"run": folder.name, "update": found.record["update"], **numbers})
+    report.printer().print(report.table(f"{split} set", rows))
+    return 0 if rows else 1
+
+
+def _judge(options: argparse.Namespace) -> int:
+    """Translates the test sets of every run."""
+    from implicit_rnn.experiments import report, runs
+    from implicit_rnn.experiments.translation.use import judge
+    from implicit_rnn.training import CheckpointError
+
+    rows, search = [], _search(options)
+    for folder in runs.run_folders(options.run):
+        try:
+            records = judge(folder, search, options.split)
+        except CheckpointError as error:
+            print(f"left out: {error}")
+            continue
+        rows += [{"run": folder.name, **record} for record in records]
+    report.printer().print(report.table("translations", rows))
+    if rows and (options.run / runs.MARK).exists():
+        report.tabulate(options.run, report.printer())
+    return 0 if rows else 1
+
+
+def plot(options: argparse.Namespace) -> int:
+    """Draws figures."""
+    from implicit_rnn.experiments import figures
+
+    _name_files(options.run, figures.draw(options.run))
+    return 0
+
+
+def tag(options: argparse.Namespace) -> int:
+    """Tags the words of a text."""
+    from implicit_rnn.experiments.tagging import use
+    from implicit_rnn.experiments.tagging.page import write_page
+    from implicit_rnn.training import FolderError
+
+    read = _text(options)
+    if options.picture and options.picture.suffix not in (".png", ".html"):
+        raise FolderError(f"a picture is a .png or a .html file, got {options.picture}")
+    found = use.tag_text(use.load(options.run), read())
+    for sentence in found:
+        for word, name in zip(sentence.words, sentence.tags, strict=True):
+            print(f"{word}\t{name}")
+        print()
+    path = options.picture
+    if path and path.suffix == ".html":
+        print(f"wrote {write_page(found, path)}", file=sys.stderr)
+        return 0
+    for number, sentence in enumerate(found if path else [], 1):
+        own = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        print(f"wrote {use.picture(sentence, own)}", file=sys.stderr)
+    return 0
+
+
+def translate(options: argparse.Namespace) -> int:
+    """Translates a text."""
+    from implicit_rnn.experiments.translation import use
+
+    read = _text(options)
+    trained = use.load(options.run, _search(options))
+    for text in use.translate(trained, read().splitlines()):
+        print(text)
+    return 0
+
+
+def record(options: argparse.Namespace) -> int:
+    """Collects an experiment in one file."""
+    from implicit_rnn.experiments import report, runs
+
+    runs.run_folders(options.run)
+    path = options.output or Path("results") / f"{options.run.name}.json"
+    print(report.record(options.run, path, add=options.add))
+    print(f"wrote {path}")
+    return 0
+
+
+def list_all(options: argparse.Namespace) -> int:
+    """Prints what there is."""
+    from implicit_rnn.experiments import listing
+
+    listing.show()
+    return 0
+
+
+def data(options: argparse.Namespace) -> int:
+    """Lists, fetches or verifies data sets."""
+    from implicit_rnn.experiments import data
+
+    return {"list": data.show, "fetch": data.fetch_all, "verify": data.verify_all}[options.action](
+        options.names
+    )
+
+
+def _text(options: argparse.Namespace) -> Callable[[], str]:
+    """Reads what a command is to work on: its argument, a file, or standard input."""
+    from implicit_rnn.training import FolderError
+
+    if options.text is not None and options.file is not None:
+        raise FolderError("give a text or --file, not both")
+    text = options.text
+    if options.file is not None:
+        try:
+            text = options.file.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise FolderError(f"{options.file} is not UTF-8: {error}") from None
+
+    def read() -> str:
+        if text is not None:
+            return text
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise FolderError(f"standard input is not UTF-8: {error}") from None
+
+    return read
+
+
+def _search(options: argparse.Namespace):
+    from implicit_rnn.experiments.translation.use import Search
+
+    return Search(options.beam, options.length_penalty, options.average)
+
+
+def _name_files(output: Path, figures: Sequence[Path]) -> None:
+    """Says what a command left behind."""
+    print(f"\nall files are in {output}:")
+    shown = sorted(path for path in output.rglob("*") if path.is_file())
+    groups: dict[Path, list[str]] = {}
+    for path in shown:
+        if "checkpoints" not in path.parts and path.name != "lock":
+            groups.setdefault(path.parent, []).append(path.name)
+    for folder, names in groups.items():
+        print(f"  {folder}: {', '.join(names)}")
+    kept = sorted({path for path in output.rglob("checkpoints") if path.is_dir()})
+    for folder in kept:
+        print(f"  {folder}: the best and the last states")
+    for path in figures:
+        print(f"wrote {path}")

@@ -1,0 +1,81 @@
+"""Files of data sets: where they are, and whether they are whole."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from implicit_rnn.experiments.data.catalogue import DATASETS, File
+
+BLOCK = 1 << 16  # bytes read at a time
+
+
+class DataError(RuntimeError):
+    """A data set that is missing or damaged: which file, and what to do."""
+
+
+def folders() -> list[Path]:
+    """Where data sets are looked for: `$IMPLICIT_RNN_DATA`, then the user's cache."""
+    named = os.environ.get("IMPLICIT_RNN_DATA")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "implicit_rnn"
+    return [*([Path(named)] if named else []), cache]
+
+
+def find(name: str, file: str) -> Path:
+    """The path of a file of a data set; ends in `.gz` where it lies there gzipped."""
+    for folder in folders():
+        for path in (folder / name / file, folder / name / f"{file}.gz"):
+            if path.exists():
+                return path
+    looked = " and ".join(str(folder / name) for folder in folders())
+    raise DataError(
+        f"data set {name!r}: {file} is not in {looked}. Fetch it with `implicit-rnn data fetch "
+        f"{name}`, or set IMPLICIT_RNN_DATA to the folder that holds {name}/"
+    )
+
+
+def checked(name: str, file: str) -> Path:
+    """`find`, and `verify`: for files that are read whole anyway."""
+    path = find(name, file)
+    verify(path, next(known for known in DATASETS[name].files if known.path == file))
+    return path
+
+
+def sound(name: str, file: str) -> Path:
+    """`find`, where a file of the published size must be the published one.
+
+    Others, a smaller set in the same format perhaps, are left to the reader to judge.
+    """
+    path = find(name, file)
+    for known in DATASETS[name].files:
+        whole = path.name == known.path.rsplit("/", 1)[-1]
+        if whole and path.stat().st_size == known.size:
+            verify(path, known)
+    return path
+
+
+def verify(path: Path, file: File) -> None:
+    """Raises `DataError` unless the file, unpacked, has the right size and checksum."""
+    packed = path.suffix == ".gz" and not file.path.endswith(".gz")
+    try:
+        size, checksum = _measured(path, packed)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
+    if size != file.size:
+        raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
+    if checksum != file.sha256:
+        raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
+
+
+def _measured(path: Path, packed: bool) -> tuple[int, str]:
+    """Size and checksum of a file, or of what is packed in it."""
+    digest, size = hashlib.sha256(), 0
+    with cast(BinaryIO, gzip.open(path) if packed else open(path, "rb")) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Citation networks labelled by gated graph networks at equilibrium (2018 paper)."""

@@ -1,0 +1,1 @@
+"""Hyperparameters learnt through whole trainings (2018 paper)."""

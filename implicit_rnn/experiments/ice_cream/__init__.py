@@ -1,0 +1,1 @@
+"""The lecture's ice-cream store."""

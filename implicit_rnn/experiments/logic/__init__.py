@@ -1,0 +1,1 @@
+"""Logical inference between two formulas."""

@@ -1,0 +1,1 @@
+"""Polyphonic music, a frame at a time."""

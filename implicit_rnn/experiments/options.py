@@ -1,0 +1,104 @@
+"""Options checked against what takes them: the signature of a function is the schema.
+
+An unknown key is refused with the nearest right one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Table = dict[str, Any]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used: what is wrong, where, and what would be right."""
+
+
+def check_options(
+    table: Mapping[str, Any], takes: Iterable[Callable], where: str, leave: Iterable[str] = ()
+) -> Table:
+    """The table with defaults filled in, or a `ConfigError` for what the callables do not take."""
+    allowed: dict[str, inspect.Parameter] = {}
+    hints: dict[str, Any] = {}
+    for function in takes:
+        target = function.__init__ if inspect.isclass(function) else function
+        hints |= typing.get_type_hints(target)
+        for parameter in inspect.signature(target).parameters.values():
+            if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                allowed.setdefault(parameter.name, parameter)
+    for name in ("self", *leave):
+        allowed.pop(name, None)
+    for key, value in table.items():
+        known(key, allowed, f"{where}: key")
+        if not _fits(value, hints.get(key, Any)):
+            raise ConfigError(
+                f"{where}.{key}: {_words(hints[key])} wanted, got {value!r} "
+                f"({type(value).__name__})"
+            )
+    missing = [k for k, p in allowed.items() if p.default is p.empty and k not in table]
+    if missing:
+        raise ConfigError(f"{where}: {missing[0]!r} is missing")
+    defaults = {key: p.default for key, p in allowed.items() if p.default is not p.empty}
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    return defaults | given
+
+
+def known(key: str, choices: Iterable[str], what: str) -> None:
+    """Refuses a key that is none of the choices."""
+    names = sorted(choices)
+    if key in names:
+        return
+    near = difflib.get_close_matches(str(key), names, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names) or 'none'}"
+    raise ConfigError(f"{what} {key!r} is unknown; {hint}")
+
+
+def prefixed(function: Callable, prefix: str) -> Callable:
+    """What takes the keywords of a function, with a prefix before each name."""
+
+    def taking(**options: Any) -> Any:
+        return function(**{key.removeprefix(prefix): value for key, value in options.items()})
+
+    known, hints = inspect.signature(function), typing.get_type_hints(function)
+    own = [p for p in known.parameters.values() if p.kind == p.KEYWORD_ONLY]
+    renamed = [p.replace(name=prefix + p.name) for p in own]
+    taking.__signature__ = known.replace(parameters=renamed)  # type: ignore[attr-defined]
+    taking.__annotations__ = {prefix + name: hint for name, hint in hints.items()}
+    return taking
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, str):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin in (tuple, list, Sequence):
+        item = inner[0] if inner else Any
+        return isinstance(value, list | tuple) and all(_fits(v, item) for v in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is type(None):
+        return value is None
+    return isinstance(value, hint) if inspect.isclass(hint) else True
+
+
+def _words(hint: Any) -> str:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_words(option) for option in inner if option is not type(None))
+    if origin in (tuple, list, Sequence):
+        return "a list of " + _words(inner[0])
+    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+    return words.get(hint, str(hint))

@@ -1,0 +1,1 @@
+"""Semantic parsing and code generation."""

@@ -1,0 +1,1 @@
+"""Images read pixel by pixel."""

@@ -1,0 +1,215 @@
+"""Tables of experiments: what their runs came to, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from implicit_rnn.experiments.config import look_up
+from implicit_rnn.experiments.runs import MARK
+from implicit_rnn.training import folder as folders
+
+_USUAL_PENALTY = 0.6  # of long translations
+METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model has is the one to show
+
+
+def tabulate(output: Path, console: Console) -> list[dict[str, Any]]:
+    """Prints and writes the table of an experiment as it is now; returns its rows."""
+    title, rows = json.loads((output / MARK).read_text())["title"], results(output)
+    console.print(table(title, rows))
+    folders.write_json(output / "table.json", {"title": title, "rows": rows})
+    return rows
+
+
+def results(output: Path) -> list[dict[str, Any]]:
+    """A row for every finished run of an experiment: labels, metrics, cost, the paper's numbers.
+
+    Runs that differ in nothing but seeds share a row: means, and the spread of the metric.
+    """
+    return _grouped(run_rows(output))
+
+
+def run_rows(output: Path) -> dict[str, dict[str, Any]]:
+    """By the name of each finished run: its `label`, its `metric` by name, and its `cost`.
+
+    Also the `paper` numbers that belong beside them.
+    """
+    mark = json.loads((output / MARK).read_text())
+    return _rows(mark, _finished(mark, output))
+
+
+def _finished(mark: dict[str, Any], output: Path) -> dict[str, dict[str, Any]]:
+    """What every finished run says of itself, by name."""
+    paths = {name: output / name / "result.json" for name in mark["runs"]}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def _rows(mark: dict[str, Any], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    rows = {}
+    for name, result in results.items():
+        label = mark["runs"][name]
+        cost: dict[str, Any] = {}
+        if "forward_steps" in result:
+            for way in ("forward", "backward"):
+                cost[f"{way} first"], cost[f"{way} last"] = result[f"{way}_steps"]
+            cost["converged"] = result["converged"]
+        cost |= {key: result[key] for key in ("parameters", "updates", "skipped", "seconds")}
+        rows[name] = {
+            "label": label,
+            "metric": _shown(result),
+            "paper": _beside(mark["paper"], label, result["config"]),
+            "cost": cost,
+        }
+    return rows
+
+
+def _grouped(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.values():
+        groups.setdefault(json.dumps(_without_seeds(row["label"])), []).append(row)
+    return [_merged(members) for members in groups.values()]
+
+
+def _shown(result: dict[str, Any]) -> dict[str, float]:
+    """The metric of the test set, that of parts of it, what goes with it, the task's verdict.
+
+    Of what has been translated, BLEU and perplexity.
+    """
+    test = result["test"]
+    if "translations" in result:
+        scores = {_searched(record): record["bleu"] for record in result["translations"]}
+        return scores | {"test perplexity": math.exp(test["loss"])}
+    for key in [key for key in METRICS if key in test][:1]:
+        beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
+        parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
+        return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
+    return {}
+
+
+def _searched(record: dict[str, Any]) -> str:
+    """`BLEU test, beam 4, mean of 5`; a length penalty only where it is not the usual one."""
+    words = [f"BLEU {record['split']}", f"beam {record['beam']}"]
+    if record["average"] > 1:
+        words.append(f"mean of {record['average']}")
+    if record["length_penalty"] != _USUAL_PENALTY:
+        words.append(f"penalty {record['length_penalty']:g}")
+    return ", ".join(words)
+
+
+def _beside(paper: list[dict[str, Any]], label: dict[str, Any], config: dict) -> dict[str, float]:
+    """The paper's numbers whose labels, or keys of the configuration, are those of a run."""
+    found: dict[str, float] = {}
+    for entry in paper:
+        numbers = {k: v for k, v in entry.items() if k != "variant" and "." not in k}
+        where = {k: v for k, v in entry.items() if k not in numbers}
+        if all(label.get(k, look_up(config, k)) == v for k, v in where.items()):
+            found |= {f"paper's {key}": value for key, value in numbers.items()}
+    return found
+
+
+def _without_seeds(label: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in label.items() if key.rsplit(".", 1)[-1] != "seed"}
+
+
+def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of the table out of those of one run, or of its repetitions."""
+    row = _without_seeds(rows[0]["label"])
+    # What some of the repetitions have not been judged by is no column of all.
+    shared = [key for key in rows[0]["metric"] if all(key in other["metric"] for other in rows)]
+    for number, key in enumerate(shared):
+        values = [other["metric"][key] for other in rows]
+        row[key] = statistics.fmean(values)
+        if len(rows) > 1 and not number:
+            row["spread"] = statistics.stdev(values)
+    if len(rows) > 1:
+        row["seeds"] = len(rows)
+    cost: dict[str, Any] = {
+        key: statistics.fmean(other["cost"][key] for other in rows) for key in rows[0]["cost"]
+    }
+    for way in ("forward", "backward"):
+        if f"{way} first" in cost:
+            cost[f"{way} steps"] = f"{cost.pop(f'{way} first'):.1f}-{cost.pop(f'{way} last'):.1f}"
+    row |= rows[0]["paper"]
+    row |= {key: cost[key] for key in sorted(cost, key=_COSTS.index)}
+    for key in ("parameters", "updates", "skipped", "seconds"):
+        row[key] = round(row[key])
+    if not row["skipped"]:
+        del row["skipped"]
+    return row
+
+
+_COSTS = [
+    "forward steps", "backward steps", "converged", "parameters", "updates", "skipped", "seconds",
+]  # fmt: skip
+
+
+def record(output: Path, path: Path, *, add: bool = False) -> str:
+    """Collects an experiment in one JSON file: the table, and what every run says of itself.
+
+    Args:
+      output: the folder of the experiment.
+      path: the file to write.
+      add: keep the runs of the experiment that the file has and the folder has not.
+
+    Returns:
+      The table as Markdown.
+    """
+    mark = json.loads((output / MARK).read_text())
+    runs = _finished(mark, output)
+    if not runs:
+        raise folders.FolderError(f"no run of {output} has finished")
+    if add and path.exists():
+        kept = json.loads(path.read_text())["runs"]
+        strange = [name for name in kept if name not in mark["runs"]]
+        if strange:
+            raise folders.FolderError(
+                f"{path} is that of another experiment: {output} has no run {', '.join(strange)}"
+            )
+        runs = {name: (kept | runs)[name] for name in mark["runs"] if name in kept or name in runs}
+    rows = _grouped(_rows(mark, runs))
+    folders.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
+    return markdown(rows)
+
+
+def printer() -> Console:
+    """A terminal that does not fold tables where the output is a file."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=140)
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Rows as a table, one column a key."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        words = all(isinstance(row.get(column, ""), str) for row in rows)
+        shown.add_column(column, justify="left" if words else "right")
+    for row in rows:
+        shown.add_row(*[_cell(column, row.get(column)) for column in columns])
+    return shown
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for row in rows:
+        lines.append("| " + " | ".join(_cell(key, row.get(key)) for key in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column == "converged":
+        return f"{value:.2%}"
+    if isinstance(value, float):
+        exact = any(word in column for word in ("error", "loss", "nll", "spread"))
+        return f"{value:.4f}" if exact else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

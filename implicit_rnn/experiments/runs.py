@@ -1,0 +1,70 @@
+"""Folders of runs: one by one, those of an experiment, and repetitions of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from implicit_rnn.experiments.config import Config, read
+from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.training import folder as folders
+
+MARK = "experiment.json"
+
+
+def configuration(folder: Path) -> Config:
+    """The configuration that a run folder keeps."""
+    path = folder / "config.toml"
+    if not path.exists():
+        raise ConfigError(f"{folder} is no run folder: it has no config.toml")
+    return read(path)
+
+
+def run_folders(output: Path) -> list[Path]:
+    """The folders of all runs: those of an experiment, or the one run that this is."""
+    if (output / MARK).exists():
+        names = json.loads((output / MARK).read_text())["runs"]
+        return [output / name for name in names if (output / name / "config.toml").exists()]
+    configuration(output)
+    return [output]
+
+
+def only_run(output: Path) -> Path:
+    """The folder of a run: this one, or that of an experiment with a single run."""
+    found = run_folders(output)
+    if len(found) != 1:
+        names = ", ".join(str(folder) for folder in found)
+        raise folders.FolderError(f"{output} holds {len(found)} runs; name one: {names}")
+    return found[0]
+
+
+def repetitions(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """The folders of runs by name; those that differ in nothing but seeds share one."""
+    groups: dict[str, list[Path]] = {}
+    for folder in folders:
+        name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
+        groups.setdefault((len(folders) > 1 and name) or "run", []).append(folder)
+    return groups
+
+
+def mean_curves(
+    groups: Mapping[str, Sequence[Path]], key: str, over: str = "update"
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What `metrics.jsonl` says of a key, by update or another key: `(x, y)` for every group.
+
+    The mean over the runs of a group, as far as all of them are; a group whose runs do not all have
+    the key is left out.
+    """
+    lines = {}
+    for name, members in groups.items():
+        rows = [folders.Records(folder / "metrics.jsonl").read() for folder in members]
+        found = [[(row[over], row[key]) for row in own if key in row] for own in rows]
+        count = min(map(len, found))
+        if count:
+            x, y = np.mean([np.array(own[:count], float) for own in found], axis=0).T
+            lines[name] = (x, y)
+    return lines

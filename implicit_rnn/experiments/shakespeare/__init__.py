@@ -1,0 +1,1 @@
+"""Tiny Shakespeare, a character at a time."""

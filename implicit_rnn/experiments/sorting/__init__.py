@@ -1,0 +1,1 @@
+"""Sorting integers by writing them."""

@@ -1,0 +1,34 @@
+"""The figures of taggers of words: which tags they take for which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from implicit_rnn.experiments import plots
+from implicit_rnn.experiments.config import Config
+from implicit_rnn.experiments.tagging.errors import errors
+from implicit_rnn.experiments.tagging.use import predictions
+from implicit_rnn.models import Tagger
+from implicit_rnn.training import State, Trainer
+from implicit_rnn.training.folder import write_json
+
+
+def mistaken(
+    folder: Path, stem: str, model: Tagger, trainer: Trainer, state: State, config: Config
+) -> list[Path]:
+    """Which tags of the test set are taken for which, and what else tells where errors are."""
+    found = errors(
+        trainer.task.details["vocabulary"].tags,
+        predictions(
+            model, trainer.usable(state), trainer.task.splits["test"],
+            config.solver.exact().settings(), config.training.evaluate_batch,
+        ),
+    )  # fmt: skip
+    skipped = {key: trainer.task.details[key] for key in ("skipped", "unseen")}
+    return [
+        write_json(folder / f"{stem}errors.json", found.content() | skipped),
+        plots.confusion(
+            found.confusion, found.tags, folder / f"{stem}confusion.png",
+            "Which tags are taken for which, in the test set",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,124 @@
+"""From configurations to trained models: one run, or all runs of an experiment one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from implicit_rnn.experiments.config import Config, Experiment
+from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.registry import build
+from implicit_rnn.experiments.report import printer, tabulate
+from implicit_rnn.experiments.runs import MARK
+from implicit_rnn.experiments.task import Task
+from implicit_rnn.training import Trained, Trainer, restore, trainer
+from implicit_rnn.training import folder as folders
+from implicit_rnn.training import train as train_model
+from implicit_rnn.training.protocols import Model
+from implicit_rnn.training.writers import TensorBoard
+
+
+def train(
+    experiment: Experiment,
+    output: Path,
+    *,
+    resume: bool = False,
+    only: Sequence[str] = (),
+    command: str = "",
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Trains every run of an experiment in a folder of its own, then prints and writes the table.
+
+    Args:
+      experiment: what to run.
+      output: where; a single run goes right into it.
+      resume: go on: runs that have finished are not run again.
+      only: patterns (`bias=0.5-*`); runs whose name fits none are left out.
+      command: recorded with every result.
+      console: where to print.
+
+    Returns:
+      The rows of the table.
+    """
+    console = console or printer()
+    mark = output / MARK
+    if mark.exists() and not resume:
+        raise folders.FolderError(
+            f"{output} holds an experiment already: add --resume to go on with it, "
+            "or choose another --output"
+        )
+    chosen = {
+        name: config
+        for name, config in experiment.runs.items()
+        if not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
+    }
+    if not chosen:
+        raise ConfigError(f"no run fits {list(only)}; there are {', '.join(experiment.runs)}")
+    content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
+    if mark.exists() and json.loads(mark.read_text())["runs"] != experiment.labels:
+        raise folders.FolderError(
+            f"{output} holds another experiment, of other runs: choose another --output"
+        )
+    folders.write_json(mark, content)
+    for number, (name, config) in enumerate(chosen.items()):
+        folder = output / name
+        if len(chosen) > 1:
+            console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
+        if (folder / "result.json").exists():
+            folders.keep_configuration(folder, config.table())
+            console.print(f"{folder} is finished", highlight=False)
+            continue
+        train_run(config, folder, resume=resume, command=command, name=name, console=console)
+    return tabulate(output, console)
+
+
+def train_run(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    name: str = "",
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Trains one run in a folder (`training.train`); returns what `result.json` says."""
+    task, model = _built(config)
+    with contextlib.ExitStack() as stack:
+        hook = None
+        if config.training.tensorboard:
+            hook = stack.enter_context(contextlib.closing(TensorBoard(folder / "events")))
+        return train_model(
+            task, model, **how(config), folder=folder, resume=resume,
+            configuration=config.table(), on_log=hook, on_evaluate=hook, command=command,
+            name=name, console=console,
+        )  # fmt: skip
+
+
+def trainer_of(config: Config) -> Trainer:
+    """The compiled parts of a run (`training.trainer`)."""
+    return trainer(*_built(config), **how(config))
+
+
+def restored(config: Config, folder: Path, average: int = 0) -> Trained:
+    """What a run has learnt (`training.restore`)."""
+    return restore(*_built(config), **how(config), folder=folder, average=average)
+
+
+def how(config: Config) -> dict[str, Any]:
+    """What `training.train` and its like take beside a task and a model."""
+    return {
+        "recipe": config.solver, "optimiser": config.optimiser, "settings": config.training,
+    }  # fmt: skip
+
+
+def _built(config: Config) -> tuple[Task, Model]:
+    try:
+        return build(config.task, config.model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

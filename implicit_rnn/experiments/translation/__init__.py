@@ -1,0 +1,1 @@
+"""Translation by pieces of words."""

@@ -1,0 +1,1 @@
+"""Tree traversal from two orders to a third."""

@@ -1,0 +1,1 @@
+"""The biased random walk of the 2017 paper."""

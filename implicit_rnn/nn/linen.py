@@ -1,0 +1,76 @@
+"""Layers for linen: parameters are variables of the collection `params`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen
+import jax
+
+from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.nn.batch import NONE, Partition, both_ways, init_both, named, solved, unrolled
+from solvers import Info
+
+
+class _LinenLayer(flax.linen.Module):
+    """Parameters as linen has them."""
+
+    def _values(
+        self, init: Callable[[jax.Array, int], Params], xs: jax.Array, partition: Partition
+    ) -> Params:
+        def variable(leaf: jax.Array, names: tuple | None) -> Any:
+            return leaf if names is None else flax.linen.Partitioned(leaf, names)
+
+        return self.param("cell", lambda key: named(variable, init(key, xs.shape[-1]), partition))
+
+
+class _LinenCellLayer(_LinenLayer):
+    """A layer of one cell."""
+
+    cell: Cell
+    settings: Any = NONE
+    partition: Partition = NONE
+
+
+class LinenImplicit(_LinenCellLayer):
+    """An implicit layer for linen: `apply(variables, xs, length) -> (outputs, Info)`."""
+
+    @flax.linen.compact
+    def __call__(self, xs: jax.Array, length: jax.Array | None = None) -> tuple[jax.Array, Info]:
+        """Solves a batch: `xs` `[batch, time, input_size]`, `length` `[batch]`."""
+        params = self._values(self.cell.init, xs, self.partition)
+        return solved(self.cell, params, xs, length, self.settings)
+
+
+class LinenRecurrent(_LinenCellLayer):
+    """A causal layer for linen: `apply(variables, xs, length, state) -> (outputs, last state)`."""
+
+    @flax.linen.compact
+    def __call__(
+        self, xs: jax.Array, length: jax.Array | None = None, state: State | None = None
+    ) -> tuple[jax.Array, State]:
+        """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
+        params = self._values(self.cell.init, xs, self.partition)
+        return unrolled(self.cell, params, xs, length, state, self.settings)
+
+
+class LinenBidirectional(_LinenLayer):
+    """Two causal cells for linen: `apply(variables, xs, length, state) -> (outputs, states)`."""
+
+    fwd_cell: Cell
+    bwd_cell: Cell
+    settings: Any = NONE
+    partition: Partition = NONE
+
+    @flax.linen.compact
+    def __call__(
+        self,
+        xs: jax.Array,
+        length: jax.Array | None = None,
+        state: tuple[State, State] | None = None,
+    ) -> tuple[jax.Array, tuple[State, State]]:
+        """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
+        both = self.fwd_cell, self.bwd_cell
+        params = self._values(lambda *at: init_both(*both, *at), xs, self.partition)
+        return both_ways(*both, params, xs, length, state, self.settings)

@@ -1,0 +1,38 @@
+"""Why a run cannot go on: the first of inputs, solves, loss and gradients that is not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import solvers
+from implicit_rnn.training.step import State, Trainer
+
+
+def diagnosis(parts: Trainer, state: State, batch: Any) -> str:
+    """What is wrong with updates that are not finite, in words.
+
+    Args:
+      parts, state: of the run.
+      batch: the last one.
+    """
+    lines = [f"{int(state.optimiser.notfinite_count)} updates in a row were not finite"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if not np.all(np.isfinite(leaf)):
+            lines.append(
+                f"the batch's {jax.tree_util.keystr(path)} is not finite: look at the data"
+            )
+    loss, outcome, gradient = parts.loss(state, batch)
+    lines.append(f"the loss of the last batch is {float(loss):.4g}")
+    if outcome.info is not None:
+        for status in np.unique(np.asarray(outcome.info.status)):
+            share = float(np.mean(np.asarray(outcome.info.status) == status))
+            lines.append(f"{share:.0%} of its solves: {solvers.explain(int(status))}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        if not np.all(np.isfinite(leaf)):
+            lines.append(f"the gradient of {jax.tree_util.keystr(path)} is not finite")
+            break
+    lines.append("lower optimiser.rate or optimiser.clip, or solve more exactly (solver.rtol)")
+    return "\n  ".join(lines)

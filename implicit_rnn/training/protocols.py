@@ -1,0 +1,77 @@
+"""What a training loop asks of a task and of a model: two small protocols.
+
+Anything with these attributes will do, a record of functions or an object with methods. Some have
+more to say; what they have beyond the protocols is used where it is there:
+
+| of | attribute | what it is |
+| --- | --- | --- |
+| a split | `numbers` | `entry -> [batch]`: which examples an entry of its plan holds |
+| | `shape` | how many examples there are, and the steps of the longest; both for `Recipe.warm` |
+| a task | `verdict` | `lines -> dict`: numbers that a run's lines about training give |
+| | `keep` | `file name -> JSON`: what the trained model needs beside its parameters |
+| | `notes` | lines to be shown when training begins |
+| a model | `solves` | how many layers are solved; its loss takes `solve` and `probe` |
+| | `bounds` | spectral bounds, a tree like a part of the parameters |
+| | `carry` | `(params, batch size) -> carry` at the start of an epoch; its loss takes `carry` |
+
+The networks of `implicit_rnn.models` have all three of a model (`models.Network`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from implicit_rnn.models.base import Outcome
+
+
+class Split(Protocol):
+    """A set of examples, a batch at a time; `training.Source` is one.
+
+    Attributes:
+      plan: `(batch size, buckets, rng) -> entries`: what the batches of one epoch are, in order.
+        The same `rng` gives the same plan, so that a run can go on within an epoch. No `rng`: every
+        example once, in a fixed order, for an evaluation.
+      batch: makes one entry of a plan a tree of arrays.
+    """
+
+    @property
+    def plan(self) -> Callable[[int, int, np.random.Generator | None], Sequence[Any]]: ...
+
+    @property
+    def batch(self) -> Callable[[Any], Any]: ...
+
+
+class Task(Protocol):
+    """What is learnt.
+
+    Attributes:
+      splits: `train`, `valid` and `test`; any other is a part of the test set, or another test set,
+        that a result has by itself as well.
+      metric: what a model is judged by, one of those that its loss counts; the lower, the better.
+    """
+
+    @property
+    def splits(self) -> Mapping[str, Any]: ...
+
+    @property
+    def metric(self) -> str: ...
+
+
+class Model(Protocol):
+    """What learns it.
+
+    Attributes:
+      init: `key -> params`, any tree of arrays.
+      loss: `(params, batch, *, key=None) -> (loss, Outcome)`. The key draws dropout and the like;
+        without one, in evaluations, nothing is random.
+    """
+
+    @property
+    def init(self) -> Callable[[jax.Array], Any]: ...
+
+    @property
+    def loss(self) -> Callable[..., tuple[jax.Array, Outcome]]: ...
