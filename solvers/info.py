@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
+from jax.experimental import checkify, io_callback
 
 
 class Status(enum.IntEnum):
@@ -101,9 +101,14 @@ def explain(status: int | jax.Array | Status) -> str:
 def check(info: Info) -> None:
     """Raises `SolveError` unless every example converged.
 
-    Inside `jit` the check becomes a `jax.experimental.checkify.check`; wrap the jitted
-    function with `checkify.checkify` to receive it.
+    Inside `jit` the check becomes a `jax.experimental.checkify.check`; wrap the jitted function
+    with `checkify.checkify` to receive it. Checkify takes no loop under `vmap`: the `Info` of a
+    batch is looked at by the program when it runs, which then fails with the same text.
     """
+    if isinstance(info.status, jax.core.Tracer) and info.status.ndim:
+        numbers = jax.lax.stop_gradient((info.status, info.residual, info.steps))
+        io_callback(_raise_unless_converged, None, *numbers)
+        return
     if isinstance(info.status, jax.core.Tracer):
         checkify.check(
             jnp.all(info.converged),
@@ -112,7 +117,11 @@ def check(info: Info) -> None:
             residual=jnp.max(info.residual),
         )
         return
-    message = _complaint(info.status, info.residual, info.steps)
+    _raise_unless_converged(info.status, info.residual, info.steps)
+
+
+def _raise_unless_converged(status: Any, residual: Any, steps: Any, what: str = "solves") -> None:
+    message = _complaint(status, residual, steps, what)
     if message:
         raise SolveError(message)
 
@@ -124,15 +133,11 @@ def require_converged(info: Info, value: Any, what: str) -> Any:
     when it runs, for the whole batch at once, and carries the same text.
     """
     if not isinstance(info.status, jax.core.Tracer):
-        message = _complaint(info.status, info.residual, info.steps, what)
-        if message:
-            raise SolveError(message)
+        _raise_unless_converged(info.status, info.residual, info.steps, what)
         return value
 
     def look(status: np.ndarray, residual: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        message = _complaint(status, residual, steps, what)
-        if message:
-            raise SolveError(message)
+        _raise_unless_converged(status, residual, steps, what)
         return np.zeros(np.shape(status), bool)
 
     failed = jax.pure_callback(

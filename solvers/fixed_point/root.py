@@ -88,7 +88,9 @@ class State(NamedTuple):
     at_low: jax.Array  # g there, scaled down when that end has stayed
     at_high: jax.Array
     side: jax.Array  # which end moved last: -1, 0, 1
-    width: jax.Array  # of the bracket two steps ago
+    before: jax.Array  # width of the bracket a step ago
+    earlier: jax.Array  # width two steps ago
+    unit: jax.Array  # residual at the start over the width there
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,8 +115,9 @@ class Bracket(Method):
         ends = (jnp.asarray(end, x.dtype) for end in (self.lower, self.upper))
         low, high = (vary_with(end, x) for end in ends)
         at_low, at_high = (-evaluate(problem, end).step for end in (low, high))
-        state = State(low, high, at_low, at_high, jnp.int32(0), 4 * jnp.abs(high - low))
-        point = evaluate(problem, x)
+        point, width = evaluate(problem, x), jnp.abs(high - low)
+        unit = point.size / jnp.where(width > 0, width, 1)
+        state = State(low, high, at_low, at_high, jnp.int32(0), 4 * width, 4 * width, unit)
         best = jnp.where(jnp.abs(at_low) < jnp.abs(at_high), low, high)
         size = jnp.minimum(jnp.abs(at_low), jnp.abs(at_high))
         ends = size <= point.size
@@ -123,12 +126,13 @@ class Bracket(Method):
         )
 
     def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        low, high, at_low, at_high, side, width = state
+        low, high, at_low, at_high, side, before, earlier, unit = state
+        width = jnp.abs(high - low)
         gap = at_high - at_low
         middle = 0.5 * (low + high)
         secant = high - at_high * (high - low) / jnp.where(gap == 0, 1, gap)
         inside = (secant > jnp.minimum(low, high)) & (secant < jnp.maximum(low, high))
-        slow = jnp.abs(high - low) > 0.5 * width
+        slow = width > 0.5 * earlier
         x = jnp.where(inside & ~slow & (gap != 0), secant, middle)
         point = evaluate(problem, x)
         value = -point.step
@@ -140,9 +144,13 @@ class Bracket(Method):
             jnp.where(left, value, jnp.where(side == 1, 0.5 * at_low, at_low)),
             jnp.where(left, jnp.where(side == -1, 0.5 * at_high, at_high), value),
             jnp.where(left, -1, 1).astype(jnp.int32),
-            jnp.where(slow, 4 * jnp.abs(high - low), width),
+            width,
+            before,
+            unit,
         )
         eps = jnp.finfo(x.dtype).eps
-        shut = jnp.abs(high - low) <= 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+        shut = width <= 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
         same = jnp.sign(at_low) * jnp.sign(at_high) > 0
-        return new, point.progress()._replace(broken=shut | same)
+        # Residuals may grow on the way; what falls is the width.
+        monitor = unit * jnp.abs(new.high - new.low)
+        return new, point.progress()._replace(broken=shut | same, monitor=monitor)

@@ -138,9 +138,9 @@ def _scalar_value(w: Any, c: Any, scale: Any, key: Any, dtype: str):
 
 def _batch_value(name: str, f: Callable, band: Callable, w: Any, x0: jax.Array, scale: Any):
     if name == "race":
-        x, info = solvers.race(f, w, jnp.stack([x0, x0 + 0.1 * scale]))
+        x, info = solvers.race(f, w, jnp.stack([x0, x0 + 0.1 * scale]), method="picard")
     elif name == "compacted":
-        x, info = solvers.compacted(f, w, jnp.stack([x0, x0]), in_axes=None)
+        x, info = solvers.compacted(f, w, jnp.stack([x0, x0]), in_axes=None, method="picard")
         x, info = x[1], jax.tree.map(lambda leaf: leaf[1], info)
     else:
         x, info = solvers.lockstep(lambda w, x: (f(w, x), band(w, x)), w, jnp.stack([x0, x0], 1))
