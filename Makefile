@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test test-slow lint notebooks bench clean
+.PHONY: help install run demo test test-slow fuzz lint notebooks bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ test: install lint ## lint, then all tests but the slow ones
 test-slow: install ## only the slow tests
 	@$(BIN)/python -m pytest -m slow $(ARGS) || { code=$$?; \
 	  if [ $$code -eq 5 ]; then echo "no test is marked slow"; else exit $$code; fi; }
+
+fuzz: install ## 10,000 random solves judged in float64; goes on where it was stopped (ARGS="--seed 1 --out runs/fuzz_1.jsonl")
+	$(BIN)/python -m tests.fuzz --cases 10000 --seconds 5400 $(ARGS)
 
 lint: install ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

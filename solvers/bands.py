@@ -106,36 +106,6 @@ def tridiagonal_solve(
     )
 
 
-def block_tridiagonal_solve(
-    lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array
-) -> jax.Array:
-    """Block Thomas: bands `[time, n, n]`, rhs `[time, n]`. O(time n^3): for small widths.
-
-    `lower[t]` multiplies `x[t-1]`, `upper[t]` multiplies `x[t+1]`.
-    """
-    if rhs.size == 0:
-        return rhs
-
-    def eliminate(carry: tuple, row: tuple) -> tuple:
-        factor, value = carry
-        below, own, above, target = row
-        pivot = own - below @ factor
-        solved = jnp.linalg.solve(
-            pivot, jnp.concatenate([above, (target - below @ value)[:, None]], axis=1)
-        )
-        carry = (solved[:, :-1], solved[:, -1])
-        return carry, carry
-
-    def substitute(following: jax.Array, row: tuple) -> tuple:
-        factor, value = row
-        x = value - factor @ following
-        return x, x
-
-    start = (jnp.zeros_like(diagonal[0]), jnp.zeros_like(rhs[0]))
-    rows: tuple = lax.scan(eliminate, start, (lower, diagonal, upper, rhs))[1]
-    return lax.scan(substitute, jnp.zeros_like(rhs[0]), rows, reverse=True)[1]
-
-
 def bidiagonal_solve(
     coupling: jax.Array,
     rhs: jax.Array,

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.info import Info, Status
+from solvers.mesh import alike, on_explicit_mesh, opaque, settled, while_loop
 from solvers.settings import Settings
-from solvers.space import Space, Vector, alike, on_explicit_mesh, opaque, settled, while_loop
+from solvers.space import Space, Vector
 from solvers.verdict import Record, Stop, judge, open_record
 
 State = Any

@@ -82,6 +82,11 @@ class Space(NamedTuple):
         parts = [jnp.all(leaf, axis=self._others(leaf.ndim)) for leaf in jax.tree.leaves(flags)]
         return functools.reduce(jnp.logical_and, parts) if parts else jnp.bool_(True)
 
+    def finite(self, v: Vector, otherwise: Vector | None = None) -> Vector:
+        """`v`, or `otherwise` (zero) where an entry (of an example) is not finite."""
+        instead = zeros_like(v) if otherwise is None else otherwise
+        return self.where(self.all(jax.tree.map(jnp.isfinite, v)), v, instead)
+
     def unit(self, *vectors: Vector) -> jax.Array:
         """A power of two near the largest magnitude; 1 where that is 0 or not finite."""
         sizes = [
@@ -159,14 +164,6 @@ def _explicitly_sharded(leaf: jax.Array) -> bool:
     return any(axis is not None for axis in jax.typeof(leaf).sharding.spec)
 
 
-def opaque(tree: Tree) -> Tree:
-    """`tree`, of which the compiler knows no entry.
-
-    It takes known factors out of inner products: `(0 a)(0 a)` becomes `0 a^2`, and overflows.
-    """
-    return lax.optimization_barrier(tree)
-
-
 def memory_like(v: Vector, depth: int) -> Vector:
     """An empty memory of `depth` vectors."""
     return jax.tree.map(lambda leaf: jnp.stack([jnp.zeros_like(leaf)] * depth), v)
@@ -233,80 +230,6 @@ def require_like(tree: Tree, template: Tree, what: str, reference: str) -> None:
                 f"{what}{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; "
                 f"it must be real floating-point, as {reference} is"
             )
-
-
-def constant(number: float, like: jax.Array) -> jax.Array:
-    """`number` in the shape of `like`, with its batch axes and shardings.
-
-    What a nested loop begins with has to be of the kind that it will be; `jnp.full_like` is not.
-    """
-    return jnp.where(like == like, jnp.asarray(number, like.dtype), 0)
-
-
-def on_explicit_mesh() -> bool:
-    """Whether the current mesh has an axis of explicit type."""
-    return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
-
-
-def alike(carry: Any, like: jax.Array) -> Any:
-    """`carry`, of which no leaf is less batched than the scalar `like`.
-
-    On a mesh with explicit axes a loop under `vmap` cannot make a batch of what enters it as none.
-    """
-    if not on_explicit_mesh():
-        return carry
-    return jax.tree.map(lambda leaf: jnp.where(like == like, leaf, leaf), carry)
-
-
-def while_loop(running: Callable, body: Callable, carry: Any) -> Any:
-    """`lax.while_loop` whose start takes on the types that the body gives it.
-
-    Inside `shard_map` a value is known to vary along mesh axes or not; constants do not, and become
-    what they are added to.
-    """
-    return lax.while_loop(running, body, settled(body, carry))
-
-
-def settled(body: Callable, carry: Any) -> Any:
-    """`carry`, varying along every mesh axis along which `body(carry)` does."""
-    if not jax.sharding.get_abstract_mesh().manual_axes:
-        return carry
-    while True:
-        leaves, structure = jax.tree.flatten(carry)
-        types = jax.make_jaxpr(body)(carry).out_avals
-        if all(varying(new) <= varying(old) for old, new in zip(leaves, types, strict=True)):
-            return carry
-        pairs = zip(leaves, types, strict=True)
-        carry = jax.tree.unflatten(structure, [vary_with(old, new) for old, new in pairs])
-
-
-def vary_with(leaf: jax.Array, *others: Any) -> jax.Array:
-    """`leaf`, varying along every mesh axis along which one of the others (or their types) does."""
-    missing = frozenset().union(*map(varying, others)) - varying(leaf)
-    return lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
-
-
-def vary_like(tree: Any, like: Any) -> Any:
-    """`tree`, every leaf varying along the mesh axes of all leaves of `like`.
-
-    The cotangents of what is shared are then one for each device until they are added up.
-    """
-    leaves = jax.tree.leaves(like)
-    return jax.tree.map(lambda leaf: vary_with(leaf, *leaves), tree)
-
-
-def vary_together(function: Callable[[], Any], *others: Any) -> Any:
-    """`function()` with every leaf varying along the mesh axes of all others and of itself."""
-    result = function()
-    leaves = jax.tree.leaves((result, others))
-    return jax.tree.map(lambda leaf: vary_with(leaf, *leaves), result)
-
-
-def varying(leaf: Any) -> frozenset:
-    """The mesh axes, inside `shard_map`, along which an array varies."""
-    kind = leaf if isinstance(leaf, jax.core.ShapedArray) else jax.typeof(leaf)
-    manual = getattr(kind, "manual_axis_type", None)  # named `vma` before JAX 0.10
-    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
 
 
 def norm(vector: Vector) -> jax.Array:

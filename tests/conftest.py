@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,12 +42,15 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_blocks() -> Callable[[Path], dict]:
+def run_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict]:
     """Executes the ```python blocks of a Markdown file, in one namespace, and returns that."""
 
     def run(path: Path) -> dict:
         text = path.read_text()
-        namespace: dict = {"__name__": path.stem}
+        # Records look for the module that they are defined in.
+        module = types.ModuleType(path.stem)
+        monkeypatch.setitem(sys.modules, path.stem, module)
+        namespace = vars(module)
         for block in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             # Blank lines in front make line numbers in a traceback those of the file.
             above = "\n" * text[: block.start(1)].count("\n")

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core, linear_util
 
+from solvers.mesh import vary_with
 from solvers.settings import Settings, comparable
-from solvers.space import Tree, subtract, vary_with
+from solvers.space import Tree, subtract
 
 
 class Frame:

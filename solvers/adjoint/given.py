@@ -14,18 +14,9 @@ from solvers import adjoint as adjoints
 from solvers.adjoint.closure import Map, shape_of
 from solvers.adjoint.solution import solution
 from solvers.info import Info, require_converged
+from solvers.mesh import opaque
 from solvers.settings import Settings, require_number
-from solvers.space import (
-    Space,
-    Tree,
-    Vector,
-    add,
-    epsilon,
-    opaque,
-    require_like,
-    require_real,
-    subtract,
-)
+from solvers.space import Space, Tree, Vector, add, epsilon, require_like, require_real, subtract
 from solvers.verdict import relative, verdict
 
 Kind = Literal["fixed_point", "root"]

@@ -17,7 +17,8 @@ from jax import lax
 from solvers.adjoint.solution import Spec
 from solvers.adjoint.system import as_gradient, no_gradient
 from solvers.info import Info
-from solvers.space import Vector, add, subtract, varying
+from solvers.mesh import varying
+from solvers.space import Vector, add, subtract
 
 
 def reverse(

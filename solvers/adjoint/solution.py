@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from solvers.adjoint import Adjoint
 from solvers.adjoint.closure import Closed, Direct, Frame, Map, close_map, seal
 from solvers.info import Info
+from solvers.mesh import settled, vary_like, vary_with
 from solvers.settings import Settings
-from solvers.space import Tree, Vector, cast_like, settled, vary_like, vary_with, working
+from solvers.space import Tree, Vector, cast_like, working
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

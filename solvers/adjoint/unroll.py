@@ -14,7 +14,8 @@ from solvers.adjoint.solution import Spec
 from solvers.adjoint.system import as_gradient, no_gradient
 from solvers.info import Info, Status, require_converged
 from solvers.linear.solve import apply_policy
-from solvers.space import Space, Vector, epsilon, settled, subtract, varying
+from solvers.mesh import settled, varying
+from solvers.space import Space, Vector, epsilon, subtract
 from solvers.verdict import of_remainder, relative, verdict
 
 _SPACE = Space()

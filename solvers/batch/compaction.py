@@ -20,8 +20,9 @@ from solvers.fixed_point.base import Cascade, Map
 from solvers.fixed_point.solve import Forward, Limits, combine, fixed_point, resolve
 from solvers.info import Info, require_converged
 from solvers.linear.base import LinearSolver
+from solvers.mesh import on_explicit_mesh
 from solvers.settings import Settings, require_count
-from solvers.space import Space, Tree, Vector, on_explicit_mesh, require_like, require_real
+from solvers.space import Space, Tree, Vector, require_like, require_real
 
 
 def compacted(

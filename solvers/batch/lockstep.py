@@ -304,12 +304,12 @@ class TogetherBackward(Settings):
         rtol = epsilon(rhs) ** (2 / 3) if self.settings.rtol is None else self.settings.rtol
         if self.settings.steps is not None:
             w, info = _truncated(matvec, inverse, target, size, self.settings.steps, rtol)
-            return _SPACE.scale(unit, w), info
+            return _SPACE.scale(unit, _SPACE.finite(w)), info
         problem = LinearProblem(lambda y: matvec(inverse(y)), _no_transpose, target, size, _SPACE)
         stop = Stop(rtol, 0.0, self.settings.max_steps)
         method = Richardson(accelerated=self.accelerated)
         y, info = iterate.run(iterate.Task(method, problem, zeros_like(target), stop))
-        return _SPACE.scale(unit, inverse(y)), info
+        return _SPACE.scale(unit, _SPACE.finite(inverse(y))), info
 
     def _rescued(
         self, operands: tuple, x: Vector, rhs: Vector, result: tuple

@@ -12,8 +12,9 @@ from jax import lax
 
 from solvers.adjoint.closure import Frame, Map
 from solvers.info import Info, Status
+from solvers.mesh import while_loop
 from solvers.settings import Settings
-from solvers.space import Space, Tree, Vector, while_loop
+from solvers.space import Space, Tree, Vector
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from solvers.diagnose.measure import (
     certificate,
     condition,
     jacobian_norm,
-    neumann_bound,
     spectral_radius,
 )
 from solvers.diagnose.report import report
@@ -22,7 +21,6 @@ __all__ = [
     "certificate",
     "condition",
     "jacobian_norm",
-    "neumann_bound",
     "report",
     "spectral_radius",
 ]

@@ -169,19 +169,6 @@ def certificate(
     )
 
 
-def neumann_bound(
-    jacobian_norm: float | jax.Array, inverse_norm: float | jax.Array, steps: int | jax.Array
-) -> float | jax.Array:
-    """How far `steps` steps of the Neumann series are from its limit (Proposition 2).
-
-        || sum_{t=0..steps} J^t - (I - J)^-1 ||  <=  ||(I - J)^-1|| ||J||^(steps + 1)
-
-    >>> neumann_bound(0.5, 2.0, 1)
-    0.5
-    """
-    return inverse_norm * jacobian_norm ** (steps + 1)
-
-
 def dominant(
     f: Map, theta: Any, x: Tree, key: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:

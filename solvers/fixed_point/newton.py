@@ -17,7 +17,8 @@ from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.solve import _OURS, Solver, resolve, solve_system
-from solvers.space import Vector, add, constant, ratio, subtract, while_loop
+from solvers.mesh import constant, while_loop
+from solvers.space import Vector, add, ratio, subtract
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
 _SUFFICIENT = 1e-4  # share of the predicted decrease that a step must deliver

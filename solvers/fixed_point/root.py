@@ -16,7 +16,8 @@ from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, evaluate
 from solvers.fixed_point.solve import Forward, Limits, require_fitting, require_image, resolve
 from solvers.info import Info, require_converged
 from solvers.iterate import Goal, Method, Progress
-from solvers.space import Tree, Vector, require_real, vary_with
+from solvers.mesh import vary_with
+from solvers.space import Tree, Vector, require_real
 
 
 def root(

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from solvers import iterate
 from solvers.info import Info, Status
+from solvers.mesh import opaque
 from solvers.settings import Settings, require_count, require_number
 from solvers.space import (
     Space,
@@ -31,7 +32,6 @@ from solvers.space import (
     add,
     cast_like,
     epsilon,
-    opaque,
     require_like,
     require_real,
     subtract,
@@ -178,7 +178,8 @@ class LinearSolver(Settings):
 
         def finish(y: Vector, info: Info) -> tuple[Tree, Info]:
             y = space.scale(unit if order is None else unit / order, y)
-            x = add(start, m(y) if right else y)
+            # A preconditioner may be singular.
+            x = space.finite(add(start, m(y) if right else y), start)
             # The residual is that of the value returned, not of a recurrence. Outside the loop,
             # so that it costs nothing where nobody looks at it.
             left_over = space.norm(space.scale(1 / unit, subtract(rhs_b, a(x))))

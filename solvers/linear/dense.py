@@ -11,17 +11,9 @@ from jax.flatten_util import ravel_pytree
 
 from solvers.info import Info
 from solvers.linear.base import Operator, on_working
+from solvers.mesh import vary_with
 from solvers.settings import Settings, require_number
-from solvers.space import (
-    Space,
-    Tree,
-    cast_like,
-    epsilon,
-    require_like,
-    require_real,
-    vary_with,
-    working,
-)
+from solvers.space import Space, Tree, cast_like, epsilon, require_like, require_real, working
 from solvers.verdict import relative, verdict
 
 

@@ -12,8 +12,9 @@ from jax import lax
 
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import LinearProblem, LinearSolver
+from solvers.mesh import vary_together
 from solvers.settings import require_count
-from solvers.space import Space, Vector, add, memory_like, ratio, subtract, vary_together
+from solvers.space import Space, Vector, add, memory_like, ratio, subtract
 
 _CYCLES_IN_VAIN = 3
 _FULL = lax.Precision.HIGHEST

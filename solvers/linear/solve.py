@@ -17,8 +17,9 @@ from solvers.linear.bicgstab import bicgstab
 from solvers.linear.cascade import LinearCascade
 from solvers.linear.dense import Dense
 from solvers.linear.lsqr import LeastSquares
+from solvers.mesh import vary_like
 from solvers.settings import Settings
-from solvers.space import Tree, add, require_like, require_real, subtract, vary_like
+from solvers.space import Tree, add, require_like, require_real, subtract
 
 if TYPE_CHECKING:
     from solvers.adjoint.closure import Closed

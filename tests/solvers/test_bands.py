@@ -105,27 +105,6 @@ def test_cyclic_reduction_has_logarithmic_depth():
     assert depth(1024) - depth(512) == depth(512) - depth(256)
 
 
-def test_block_tridiagonal_solve_equals_a_dense_solve():
-    with precision("float64"):
-        rng = np.random.default_rng(3)
-        time, n = 5, 3
-        lower, upper = 0.3 * rng.standard_normal((2, time, n, n))
-        diagonal = np.eye(n) + 0.1 * rng.standard_normal((time, n, n))
-        rhs = rng.standard_normal((time, n))
-        matrix = np.zeros((time * n, time * n))
-        for t in range(time):
-            rows = slice(t * n, (t + 1) * n)
-            matrix[rows, rows] = diagonal[t]
-            if t:
-                matrix[rows, (t - 1) * n : t * n] = lower[t]
-            if t + 1 < time:
-                matrix[rows, (t + 1) * n : (t + 2) * n] = upper[t]
-        x = jax.jit(bands.block_tridiagonal_solve)(lower, diagonal, upper, rhs)
-        np.testing.assert_allclose(
-            x.ravel(), np.linalg.solve(matrix, rhs.ravel()), rtol=1e-9, atol=1e-11
-        )
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_bidiagonal_solve_equals_the_recurrence(blocks, reverse):

@@ -115,8 +115,7 @@ def test_check_inside_jit_serves_a_vmapped_solve():
 
     np.testing.assert_allclose(run(jnp.array([0.5, 0.2])), [2.0, 1.25], rtol=1e-3)
     with pytest.raises(Exception, match="1 of 2 solves did not converge"):
-        jax.block_until_ready(run(jnp.array([0.5, 3.0])))
-        jax.effects_barrier()
+        jax.block_until_ready((run(jnp.array([0.5, 3.0])), jax.effects_barrier()))
 
 
 def test_free_sweeps_have_the_second_derivative_of_the_solution():

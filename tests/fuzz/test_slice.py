@@ -1,0 +1,25 @@
+"""A slice of the campaign (`make fuzz`)."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+
+from tests.fuzz.__main__ import forget, run_one
+from tests.fuzz.cases import BLOCK
+
+SECONDS, SEED = 60, 1
+
+
+def test_a_minute_of_random_solves_finds_nothing_untrue():
+    failed, begin, number = [], time.monotonic(), 0
+    with jax.enable_x64(True):
+        while time.monotonic() - begin < SECONDS:
+            line, verdict = run_one(SEED, number)
+            failed += [line] * verdict.failed
+            number += 1
+            if number % BLOCK == 0:
+                forget()
+    assert number > BLOCK
+    assert not failed, failed
