@@ -105,7 +105,7 @@ def begin(task: Task) -> Loop:
     healthy = space.all(finite_start)
     record = open_record(task.stop, progress, healthy)
     usable = record.status != Status.NONFINITE
-    best = space.where(usable, _held(task, progress, record), start)
+    best = space.where(usable, _reported(task, progress, record), start)
     kept = None
     if task.keep:
         kept = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(task.keep)), best)
@@ -123,7 +123,7 @@ def advance(task: Task, loop: Loop) -> Loop:
         # The state of an example that has ended goes on changing; its record and value do not.
         better &= before.running
         record = jax.tree.map(lambda new, old: jnp.where(before.running, new, old), record, before)
-    best = space.where(better, _held(task, progress, record), loop.best)
+    best = space.where(better, _reported(task, progress, record), loop.best)
     kept = loop.kept
     if task.keep:
         # Until its time comes an entry follows the iterates: a solve that ends early ends there.
@@ -193,7 +193,7 @@ def run(task: Task) -> tuple[Vector, Info]:
     return outcome(task, resume(task, begin(task)))
 
 
-def unless(done: jax.Array, otherwise: Callable[[Any], Any], value: Any) -> Any:
+def skip_if(done: jax.Array, otherwise: Callable[[Any], Any], value: Any) -> Any:
     """`value` if `done`, else `otherwise(value)`.
 
     A loop of at most one turn. Under `vmap` a conditional evaluates both branches for every
@@ -206,7 +206,7 @@ def unless(done: jax.Array, otherwise: Callable[[Any], Any], value: Any) -> Any:
     )[1]
 
 
-def _held(task: Task, progress: Progress, record: Record) -> Vector:
+def _reported(task: Task, progress: Progress, record: Record) -> Vector:
     if not task.go_on:
         return progress.value
     usable = record.status == Status.CONVERGED

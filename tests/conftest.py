@@ -41,7 +41,7 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def run_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict]:
     """Executes the ```python blocks of a Markdown file, in one namespace, and returns that."""
 

@@ -203,7 +203,7 @@ class Together(Settings):
         )
         result = iterate.run(iterate.Task(self.method, problem, x0, stop, go_on=self.go_on))
         if self.rescue:
-            result = iterate.unless(
+            result = iterate.skip_if(
                 jnp.all(result[1].converged),
                 lambda before: self._rescued(operands, before, tolerances),
                 result,
@@ -279,7 +279,7 @@ class TogetherBackward(Settings):
         def solve(matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
             w, info = self._sweeps(matvec, lambda v: transposed(v)[0], rhs)
             if self.settings.rescue:
-                w, info = iterate.unless(
+                w, info = iterate.skip_if(
                     jnp.all(info.converged),
                     lambda before: self._rescued(fixed, fixed_x, rhs, before),
                     (w, info),

@@ -306,7 +306,7 @@ def run(
         if unrolled or inverse:
             result = proceed(result)
         else:
-            result = iterate.unless(result[1].converged, proceed, result)
+            result = iterate.skip_if(result[1].converged, proceed, result)
     return result
 
 

@@ -52,7 +52,7 @@ class LinearCascade(Settings):
                     evaluations=info.evaluations + later.evaluations + 1,
                 )
 
-            x, info = iterate.unless(info.converged, correct, (x, info))
+            x, info = iterate.skip_if(info.converged, correct, (x, info))
         return x, info
 
     def failed(self, info: Info) -> jax.Array:

@@ -90,12 +90,12 @@ class Lsqr(Method):
         moved = space.plus(state.value, ratio(cosine * state.phi_bar, rho), state.direction)
         value = space.where(restart, state.value, moved)
         drift = jnp.maximum(state.drift, gain * space.norm(value))
-        turned = space.plus(right, -ratio(sine * alpha, rho), state.direction)
+        rotated = space.plus(right, -ratio(sine * alpha, rho), state.direction)
         new = State(
             value,
             left,
             right,
-            space.where(restart, right, turned),
+            space.where(restart, right, rotated),
             alpha,
             jnp.where(restart, alpha, -cosine * alpha),
             jnp.where(restart, beta, sine * state.phi_bar),
