@@ -59,6 +59,9 @@ class Method(Settings):
     def step(self, problem: Problem, state: State, goal: Goal) -> tuple[State, Progress]:
         raise NotImplementedError
 
+    # Whether `bptt` may go back through its steps.
+    unrollable = True
+
     # Whether a linear system may be given to it in other units: not where A = I - J is the point.
     scale_free = True
 

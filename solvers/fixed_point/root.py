@@ -110,6 +110,8 @@ class Bracket(Method):
     lower: float | jax.Array
     upper: float | jax.Array
 
+    unrollable = False
+
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         if not isinstance(x, jax.Array) or x.ndim:
             raise ValueError("a bracket holds the root of a scalar equation: x0 must be a scalar")

@@ -116,6 +116,11 @@ def require_fitting(adjoint: adjoints.Adjoint, stages: tuple[Stage, ...], max_st
         raise ValueError(
             f"{adjoint.name}({adjoint.steps}) needs max_steps >= {adjoint.steps}, got {max_steps}"
         )
+    fixed = [stage.method.name for stage in stages if not stage.method.unrollable]
+    if fixed and adjoint.name == "bptt":
+        raise ValueError(
+            f"bptt cannot go back through {fixed[0]}, which compares signs: implicit()"
+        )
     if adjoint.precond == "forward" and not isinstance(stages[-1].method, Broyden):
         raise ValueError(
             f"{adjoint.name} takes the inverse that broyden ends with: method=broyden()"

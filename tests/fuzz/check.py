@@ -88,6 +88,8 @@ def expected_refusal(program: Program) -> str:
         return "compacted"
     if kind == "implicit_diff":
         return "iterations" if forward or name in ("bptt", "tbptt") else ""
+    if program.method == "bracket" and name == "bptt":
+        return "bracket"
     if kind == "race" and (forward or name == "bptt"):
         return "race"
     if name == "tbptt" and int(steps) > program.max_steps:
