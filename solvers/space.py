@@ -203,7 +203,7 @@ def require_real(tree: Tree, what: str) -> Tree:
         if isinstance(leaf, str):
             raise TypeError(f"{what}{jax.tree_util.keystr(path)} is a text, {leaf!r}, no array")
         dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
             raise TypeError(
                 f"{what}{jax.tree_util.keystr(path)} has dtype {dtype}; a solve needs real "
                 "floating-point leaves (float32, float64 or bfloat16). Convert integers with "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend import core, linear_util
 
 from solvers.mesh import vary_with
-from solvers.settings import Settings, comparable
+from solvers.settings import Same, Settings, comparable
 from solvers.space import Tree, subtract
 
 
@@ -68,7 +68,7 @@ class Leaf:
 
 def _is_number(leaf: Any) -> bool:
     """Whether a leaf is traced. Truth values are not: a map may branch on them."""
-    if isinstance(leaf, bool):
+    if isinstance(leaf, bool | np.bool_):
         return False
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex)
 
@@ -237,11 +237,16 @@ def shape_of(f: Callable[[Any, Tree], Tree], theta: Any, x: Tree) -> Tree:
 _IRRELEVANT = ("Store", "EqualStore", "DynamicJaxprTrace", "DebugInfo", "TraceTag", "object")
 
 
+_LIBRARIES = ("jax", "solvers", "flax", "optax", "equinox")
+_STABLE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+
+
 class _Signature:
     """A program as nested tuples that are equal exactly where the programs are.
 
     Rules of custom derivatives are functions, made anew with every trace: they are compared by
-    their code and what it closes over. What cannot be compared equals itself alone.
+    their code and by what it closes over and, for those of users, reads from their module. What
+    can change is equal only to itself as it is now; what cannot be compared, to itself alone.
     """
 
     def __init__(self) -> None:
@@ -284,25 +289,50 @@ class _Signature:
             return self.value(value.__func__), self.value(value.__self__)
         if isinstance(value, types.FunctionType):
             return self._function(value)
-        if isinstance(value, tuple | list):
+        if isinstance(value, tuple):
             return type(value), tuple(self.value(item) for item in value)
+        if isinstance(value, list):
+            return self._mutable(value, enumerate(value))
         if isinstance(value, dict):
-            return dict, tuple((key, self.value(item)) for key, item in value.items())
+            return self._mutable(value, value.items())
+        if isinstance(value, np.ndarray):
+            return Same(value), comparable(value)
         if type(value).__name__ == "_FlatCallback":
             return self.value(value.callback_func), value.in_tree
         return comparable(value)
+
+    def _mutable(self, value: Any, items: Iterable[tuple[Any, Any]]) -> tuple:
+        return Same(value), tuple((key, self.value(item)) for key, item in items)
+
+    def _global_values(self, code: types.CodeType, table: dict) -> tuple:
+        """What code reads from its module, but for functions, classes and modules."""
+        named = [(name, table[name]) for name in code.co_names if name in table]
+        here = tuple((n, self._state(v)) for n, v in named if not isinstance(v, _STABLE))
+        inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        return here, tuple(self._global_values(part, table) for part in inner)
+
+    def _state(self, value: Any) -> Any:
+        """An object of a user, with its attributes as they are now."""
+        seen = self.value(value)
+        if isinstance(value, _STABLE) or not _by_identity(value):
+            return seen
+        return seen, tuple((k, comparable(v)) for k, v in getattr(value, "__dict__", {}).items())
 
     def _function(self, function: types.FunctionType) -> Any:
         if id(function) in self._open:
             return "recursion", self._open[id(function)]
         self._open[id(function)] = len(self._open)
         try:
+            users = (function.__module__ or "").split(".")[0] not in _LIBRARIES
+            look = self._state if users else self.value
             cells = tuple(
-                self.value(cell.cell_contents) if _is_filled(cell) else "empty"
+                look(cell.cell_contents) if _is_filled(cell) else "empty"
                 for cell in function.__closure__ or ()
             )
             rest = self.value(function.__defaults__), self.value(function.__kwdefaults__)
-            return function.__code__, cells, rest
+            code = function.__code__
+            read = self._global_values(code, function.__globals__) if users else ()
+            return code, cells, rest, read
         finally:
             del self._open[id(function)]
 
@@ -313,3 +343,9 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _by_identity(value: Any) -> bool:
+    """Whether an object compares as the same object alone, as those of plain classes do."""
+    rule: Any = type(value).__eq__
+    return rule is object.__eq__

@@ -101,7 +101,7 @@ def implicit_diff(
         root=kind == "root",
         throw=throw,
     )
-    return (require_converged(info, value, "given solutions") if throw else value), info
+    return require_converged(info, (value, info), "given solutions") if throw else (value, info)
 
 
 def slope(g: Callable[[Vector], Vector], x: Vector, here: Vector, space: Space) -> jax.Array:

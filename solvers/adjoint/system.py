@@ -17,7 +17,7 @@ import numpy as np
 from solvers.adjoint import Adjoint
 from solvers.adjoint.closure import Equation, Map
 from solvers.info import Info, Status, require_converged
-from solvers.linear.solve import apply_policy, failed, pass_on, solve_system
+from solvers.linear.solve import apply_policy, failed, judged, pass_on, solve_system
 from solvers.settings import Settings
 from solvers.space import Space, Tree, Vector, cast_like
 
@@ -126,7 +126,9 @@ def transposed_solve(
     w = apply_policy(w, bad, adjoint.on_failure, space.spread)
     if adjoint.on_failure == "best":
         w = pass_on(w, cotangent)
-    return (require_converged(info, w, "backward solves") if throw else w), info
+    if throw:
+        w = require_converged(judged(adjoint.linear, info), w, "backward solves")
+    return w, info
 
 
 def _uniform(key: jax.Array, like: Tree) -> Tree:

@@ -108,7 +108,7 @@ def compacted(
         example=(first_theta, first),
         throw=throw,
     )
-    return (require_converged(info, x, "solves") if throw else x), info
+    return require_converged(info, (x, info), "solves") if throw else (x, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -169,7 +169,7 @@ def lockstep(
         probe=probe,
         throw=throw,
     )
-    return (require_converged(info, x, "solves") if throw else x), info
+    return require_converged(info, (x, info), "solves") if throw else (x, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

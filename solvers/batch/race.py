@@ -94,4 +94,4 @@ def race(
         example=(theta, first),
         throw=throw,
     )
-    return (require_converged(info, x, "races") if throw else x), info
+    return require_converged(info, (x, info), "races") if throw else (x, info)

@@ -79,7 +79,7 @@ def root(
         throw=throw,
     )
     if throw:
-        x = require_converged(info, x, "solves")
+        x, info = require_converged(info, (x, info), "solves")
     return ((x, g(theta, x)[1]) if has_aux else x), info
 
 

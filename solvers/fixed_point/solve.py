@@ -103,10 +103,10 @@ def fixed_point(
         throw=throw,
     )
     if throw:
-        x = require_converged(info, x, "solves")
+        x, info = require_converged(info, (x, info), "solves")
     if record:
         states = jax.lax.stop_gradient(cast_like(info.iterates, x))
-        info = info._replace(iterates=jax.vmap(lambda x: value_of(theta, x))(states))
+        info = info._replace(iterates=jax.lax.map(lambda x: value_of(theta, x), states))
     return ((x, f(theta, x)[1]) if has_aux else x), info
 
 

@@ -70,7 +70,9 @@ def linear_solve(
         x, info = _compiled(matvec, b, solver, x0, precond, on_failure, unscaled)
     else:
         x, info = solve_system(matvec, b, solver, x0, precond, on_failure, unscaled)
-    return (require_converged(info, x, "linear solves") if throw else x), info
+    if throw:
+        x, info = require_converged(judged(solver, info), (x, info), "linear solves")
+    return x, info
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -219,6 +221,11 @@ _OURS = (LinearSolver, LinearCascade, Dense)
 def failed(solver: Any, info: Info) -> jax.Array:
     """Whether a solve is of no use, by the solver's own judgement where it has one."""
     return solver.failed(info) if isinstance(solver, _OURS) else ~info.converged
+
+
+def judged(solver: Any, info: Info) -> Info:
+    """`info` for those who ask for convergence: a series cut off as it was asked to has it."""
+    return info._replace(status=jnp.where(failed(solver, info), info.status, 0))
 
 
 def check_policy(on_failure: str) -> None:

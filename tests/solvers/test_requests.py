@@ -119,6 +119,25 @@ def test_throw_raises_from_the_backward_solve():
         jax.block_until_ready(jax.jit(jax.grad(loss))(0.5 * jnp.eye(3)))
 
 
+@pytest.mark.parametrize("how", [adjoint.one_step(), adjoint.neumann(2), adjoint.rbp(3)])
+def test_throw_takes_a_truncated_series_as_it_was_asked_for(how):
+    def loss(w):
+        x, _ = solvers.fixed_point(
+            lambda w, x: 0.5 * jnp.cos(w * x), w, jnp.zeros(()), adjoint=how, throw=True
+        )
+        return x
+
+    assert np.isfinite(jax.grad(loss)(1.0))
+
+
+def test_throw_raises_also_where_only_the_info_is_used():
+    run = jax.jit(
+        lambda x: solvers.fixed_point(diverging, None, x, method="picard", throw=True)[1].steps
+    )
+    with pytest.raises(Exception, match="did not converge"):
+        jax.block_until_ready(run(jnp.zeros(())))
+
+
 def test_throw_is_silent_where_all_is_well():
     value, info = jax.jit(
         lambda a: solvers.fixed_point(lambda a, x: jnp.cos(a * x), a, jnp.zeros(()), throw=True)

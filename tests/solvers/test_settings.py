@@ -8,6 +8,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import solvers
@@ -62,6 +63,54 @@ def test_a_fresh_method_as_static_argument_compiles_once():
 def test_unknown_settings_are_refused():
     with pytest.raises(TypeError, match="depht"):
         solvers.anderson(depht=3)
+
+
+def test_callbacks_that_close_over_equal_objects_are_not_confused():
+    def solve(settings):
+        def f(_, x):
+            return jax.pure_callback(
+                lambda v: np.float32(0.5 * np.cos(v) * settings["gain"]),
+                jax.ShapeDtypeStruct((), jnp.float32),
+                x,
+            )
+
+        return float(solvers.fixed_point(f, None, jnp.zeros(()), method="picard")[0])
+
+    first = {"gain": 1.0}
+    value = solve(first)
+    first["gain"] = 0.5
+    assert solve({"gain": 1.0}) == pytest.approx(value)
+    assert solve(first) != pytest.approx(value)
+
+
+class Slope:
+    """A rule of differentiation that reads an attribute."""
+
+    factor = 1.0
+
+    def map(self):
+        @jax.custom_vjp
+        def h(w, x):
+            return 0.5 * jnp.cos(w * x)
+
+        def forward(w, x):
+            return 0.5 * jnp.cos(w * x), None
+
+        h.defvjp(forward, lambda _, c: (self.factor * c, 0 * c))
+        return h
+
+
+def test_a_rule_that_reads_what_has_changed_is_read_again():
+    slope = Slope()
+
+    def gradient():
+        return jax.grad(
+            lambda w: solvers.fixed_point(slope.map(), w, jnp.zeros(()), method="picard")[0]
+        )(1.0)
+
+    assert gradient() == 1.0
+    slope.factor = 2.0
+    assert gradient() == 2.0
 
 
 PROGRAM = """
