@@ -51,6 +51,8 @@ class Cell(NamedTuple):
         `unroll` gives, for a whole sequence of inputs `[time, input_size]` that are zero past the
         length. For cells that know better than one step after the other; outputs past the length
         are free.
+      remember: `(params, lengths [hidden_size]) -> params`: biases of gates with which a channel
+        keeps `l / (1 + l)` of its state in a step, `l` its length; None for cells without.
       whole: whether `project` has to see the whole sequence, time first, because a step depends on
         inputs after it. Such a cell can be unrolled, but not be run while its inputs are made.
     """
@@ -72,6 +74,7 @@ class Cell(NamedTuple):
     bounds: Any = None
     switch: Callable[[Params, Any, State], jax.Array] | None = None
     run: Callable[..., tuple[jax.Array, State]] | None = None
+    remember: Callable[[Params, jax.Array], Params] | None = None
     whole: bool = False
 
     @property

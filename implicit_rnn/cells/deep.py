@@ -56,6 +56,12 @@ def stacked(cells: Sequence[Cell]) -> Cell:
     def split_step(params: Params, xi: Any, states: State) -> tuple[State, State]:
         return climb(lambda cell, *at: cell.split_step(*at), params, xi, states)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return tuple(
+            own if cell.remember is None else cell.remember(own, lengths)
+            for cell, own in zip(cells, params, strict=True)
+        )
+
     return Cell(
         name=f"stacked({', '.join(cell.name for cell in cells)})",
         hidden_size=cells[-1].hidden_size,
@@ -67,6 +73,7 @@ def stacked(cells: Sequence[Cell]) -> Cell:
             cell.initial_state(own) for cell, own in zip(cells, params, strict=True)
         ),
         split_step=None if any(cell.split_step is None for cell in cells) else split_step,
+        remember=remember if all(c.hidden_size == cells[-1].hidden_size for c in cells) else None,
     )
 
 

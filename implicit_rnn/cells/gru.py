@@ -70,6 +70,9 @@ def gru(
             scores = scores + jax.nn.sigmoid(xi[..., d : 2 * d]) * params["candidate_bias"]
         return z * jnp.tanh(scores), 1 - z
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="gru",
         hidden_size=d,
@@ -80,5 +83,6 @@ def gru(
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={"recurrent": 2.0} if after else {"gates": 4.0, "candidate": 2.0},
     )

@@ -84,6 +84,10 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         kept = jax.nn.sigmoid(f)
         return LSTMState(*gated(i, f, g, o, memory)), LSTMState(jnp.zeros_like(kept), kept)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        start = jnp.concatenate([-jnp.log(lengths), jnp.log(lengths)])
+        return params | {"bias": params["bias"].at[: 2 * d].set(start)}
+
     return Cell(
         name="lstm",
         hidden_size=d,
@@ -94,5 +98,6 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={"recurrent": 2.0},
     )

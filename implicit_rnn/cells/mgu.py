@@ -45,6 +45,9 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         f = jax.nn.sigmoid(gate)
         return f * jnp.tanh(scores), 1 - f
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="mgu",
         hidden_size=d,
@@ -55,5 +58,6 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={"gate": 4.0, "candidate": 2.0},
     )

@@ -45,6 +45,9 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         fresh, keep = at_rest(params, project(params, xs))
         return linear_recurrence(keep, fresh, h, length, reverse)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="mingru",
         hidden_size=d,
@@ -55,6 +58,7 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=run,
     )

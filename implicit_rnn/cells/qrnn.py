@@ -80,6 +80,9 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         h = o * c
         return h, QRNNState(last_of(h, state.h, length, reverse), last, pending)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[d : 2 * d].set(jnp.log(lengths))}
+
     return Cell(
         name="qrnn",
         hidden_size=d,
@@ -90,6 +93,7 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         initial_state=initial_state,
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=run,
     )

@@ -66,6 +66,9 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         h = skip + r * (c - skip)
         return h, LSTMState(last_of(h, state.h, length, reverse), last)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(jnp.log(lengths))}
+
     return Cell(
         name="sru",
         hidden_size=d,
@@ -76,6 +79,7 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=None if peephole else run,
     )

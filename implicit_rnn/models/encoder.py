@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn import sequence
-from implicit_rnn.cells import CELLS, Cell
+from implicit_rnn.cells import CELLS, Cell, remembering
 from implicit_rnn.cells.base import Params, State
+from implicit_rnn.cells.memory import Memory
 from implicit_rnn.models.base import NO_SETTINGS, inside, layer_probe, stacked
 from implicit_rnn.sequence.stack import drop
 from solvers import Info
@@ -69,6 +70,7 @@ def encoder(
     dropout: float = 0.0,
     residual: bool = False,
     normalise: bool = False,
+    memory: Memory | None = None,
     **options: Any,
 ) -> Encoder:
     """An encoder by name.
@@ -82,6 +84,7 @@ def encoder(
       residual: add what a layer is given to what it gives, where their widths agree.
       normalise: standardise what a layer gives, a residual included, over its width at every step:
         states that keep much of the past are small at first, and the smaller the longer they keep.
+      memory: shortest and longest memory of a channel at first, as for `cells.remembering`.
       **options: of the cell.
 
     Parameters: a list, one entry a layer; a pair for two directions.
@@ -93,6 +96,8 @@ def encoder(
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     cell = make(hidden_size, **options)
     solved = cell.final_state is not None
+    if memory is not None:
+        cell = make(hidden_size, memory=memory, **options) if solved else remembering(cell, memory)
     if both and solved:
         raise ValueError(f"{cell.name} looks both ways by itself: do not ask for {name!r}")
     width = 2 * hidden_size if both else hidden_size
