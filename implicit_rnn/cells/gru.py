@@ -84,5 +84,5 @@ def gru(
         split_step=split_step,
         at_rest=at_rest,
         remember=remember,
-        bounds={"recurrent": 2.0} if after else {"gates": 4.0, "candidate": 2.0},
+        bounds={"recurrent": 4.0} if after else {"gates": 8.0, "candidate": 4.0},
     )

@@ -182,6 +182,6 @@ def implicit(
         bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],
         at_rest=None if cell.at_rest is None else at_rest,
         causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
-        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 8.0}},
+        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 16.0}},
         switch=switch,
     )

@@ -99,5 +99,5 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         split_step=split_step,
         at_rest=at_rest,
         remember=remember,
-        bounds={"recurrent": 2.0},
+        bounds={"recurrent": 4.0},
     )

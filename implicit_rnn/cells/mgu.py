@@ -59,5 +59,5 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         split_step=split_step,
         at_rest=at_rest,
         remember=remember,
-        bounds={"gate": 4.0, "candidate": 2.0},
+        bounds={"gate": 8.0, "candidate": 4.0},
     )

@@ -71,5 +71,5 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"recurrent": 2.0},
+        bounds={"recurrent": 4.0},
     )
