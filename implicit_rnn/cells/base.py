@@ -137,4 +137,5 @@ def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Arra
 def orthogonal(key: jax.Array, size: int, copies: int = 1, gain: float = 1.0) -> jax.Array:
     """`copies` orthogonal matrices side by side: `[size, copies * size]`."""
     make = jax.nn.initializers.orthogonal(gain)
-    return jnp.concatenate([make(k, (size, size)) for k in jax.random.split(key, copies)], axis=1)
+    matrices = jax.vmap(lambda k: make(k, (size, size)))(jax.random.split(key, copies))
+    return jnp.moveaxis(matrices, 0, 1).reshape(size, copies * size)
