@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from implicit_rnn.cells.base import Boundary, Cell
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.lstm import lstm
 
 
+@cell_factory
 def ilstm(
     hidden_size: int,
     *,

@@ -23,6 +23,7 @@ from implicit_rnn.cells.base import (
     pieces,
     product,
 )
+from implicit_rnn.cells.factory import comparable_cell, typed
 from solvers import Bands
 
 
@@ -45,6 +46,7 @@ def _share_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return share, slopes[0] * tangents[0] - slopes[1] * tangents[1]
 
 
+@comparable_cell
 def implicit(
     cell: Cell, *, stencil: tuple[int, ...] = (-1, 1), boundary: Boundary = "zero"
 ) -> Cell:
@@ -154,7 +156,7 @@ def implicit(
         state, kept = cell.at_rest(params["cell"], xi[0])
         return state, spread(kept, shares(pieces(xi[1], k)))
 
-    return Cell(
+    mixing = Cell(
         name=f"implicit({cell.name})",
         hidden_size=d,
         init=init,
@@ -171,3 +173,4 @@ def implicit(
         bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 8.0}},
         switch=switch,
     )
+    return typed(mixing, cell.dtype, cell.param_dtype)

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.sequence.unroll import checked
+from implicit_rnn.sequence.unroll import checked, start_state
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.bands import bidiagonal_solve
@@ -83,7 +83,7 @@ def parallel(
     if jacobian not in ("auto", "full", "diagonal"):
         raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
     xs, length = checked(xs, length)
-    start = cell.initial_state(params) if state is None else state
+    start = start_state(cell, params, xs, state)
     run = Run(params, cell.project(params, xs), start, length)
     flat, unravel = ravel_pytree(start)
     if jacobian == "auto":
