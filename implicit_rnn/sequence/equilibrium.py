@@ -85,7 +85,7 @@ def learning_rule(
     if name in ("tbptt", "neumann", "cg_rbp"):
         return adjoint.ADJOINTS[name](steps)
     if name == "rbp":
-        return adjoint.rbp(steps, start="uniform" if uniform else "zeros", key=key)
+        return adjoint.rbp(steps, start="uniform", key=key) if uniform else adjoint.rbp(steps)
     if name == "gmres":
         return adjoint.implicit(linear.gmres(max_steps=steps, restart=steps))
     return adjoint.implicit(getattr(linear, name)(max_steps=steps))
