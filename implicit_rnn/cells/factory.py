@@ -14,7 +14,7 @@ from implicit_rnn.cells.base import Cell, Params, cast, common_dtype
 from solvers.settings import comparable
 
 Initialiser = Callable[..., jax.Array]  # `(key, shape, dtype) -> array`, as those of jax.nn
-# What every factory takes beside its own settings, and the fields of a cell that are functions.
+# What every factory takes beside its own settings, and what computes in the type of a cell.
 _COMMON = {
     "dtype": Any, "param_dtype": Any, "kernel_init": Initialiser | None,
     "recurrent_kernel_init": Initialiser | None, "bias_init": Initialiser | None,
@@ -23,7 +23,6 @@ _TYPED = (
     "project", "step", "initial_state", "final_state", "sweep", "bands", "split_step", "at_rest",
     "causal_step", "switch", "run",
 )  # fmt: skip
-_FUNCTIONS = ("init", "output", *_TYPED)
 
 
 class _Part:
@@ -54,8 +53,8 @@ def comparable_cell(make: Callable[..., Cell]) -> Callable[..., Cell]:
         settings = make.__qualname__, comparable(dict(bound.arguments))
         parts: dict[str, Any] = {
             name: _Part(function, (name, settings))
-            for name in _FUNCTIONS
-            if (function := getattr(cell, name)) is not None
+            for name, function in cell._asdict().items()
+            if callable(function)
         }
         return cell._replace(**parts)
 

@@ -91,7 +91,7 @@ def encoder(
         raise ValueError(f"layers must be at least 1, got {layers}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-    one, both = pair[0], len(pair) == 2
+    one, other, both = pair[0], pair[-1], len(pair) == 2
     solved = one.final_state is not None
     width = sum(each.hidden_size for each in pair)
 
@@ -100,7 +100,7 @@ def encoder(
         for number, k in enumerate(jax.random.split(key, layers)):
             size = width if number else input_size
             params.append(
-                sequence.init_bidirectional(*pair, k, size) if both else one.init(k, size)
+                sequence.init_bidirectional(one, other, k, size) if both else one.init(k, size)
             )
         return params
 
@@ -138,7 +138,7 @@ def encoder(
 
     def unrolled(params: Params, xs: jax.Array, length: jax.Array) -> jax.Array:
         if both:
-            return sequence.bidirectional(*pair, params, xs, length=length)[0]
+            return sequence.bidirectional(one, other, params, xs, length=length)[0]
         return sequence.unroll(one, params, xs, length=length)[0]
 
     def summary(features: jax.Array, length: jax.Array) -> jax.Array:
@@ -155,7 +155,7 @@ def encoder(
     bounds = [one.bounds or {}] * layers if solved else []
     return Encoder(
         name, width, init, apply, bounds, layers if solved else 0, one.causal and not both,
-        (pair if both else one,) * layers,
+        ((one, other) if both else one,) * layers,
     )  # fmt: skip
 
 
@@ -168,14 +168,14 @@ def standardised(features: jax.Array) -> jax.Array:
 
 def _cells(
     cell: str | Cell | tuple[Cell, Cell], hidden_size: int | None, options: Mapping[str, Any]
-) -> tuple[str, tuple]:
+) -> tuple[str, tuple[Cell, ...]]:
     """The name of an encoder, and its cell or its pair of cells."""
     if isinstance(cell, str):
         make, both = cell_kind(cell)
         if hidden_size is None:
             raise ValueError(f"encoder({cell!r}, ...) needs hidden_size, the width of the cell")
         made = make(hidden_size, **options)
-        name, pair = cell, (made, made) if both else (made,)
+        name, pair = cell, (made,) * (1 + both)
     else:
         if hidden_size is not None or options:
             given = sorted(options) + ["hidden_size"] * (hidden_size is not None)
