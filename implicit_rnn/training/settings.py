@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 
 class SettingsError(ValueError):
@@ -25,6 +26,7 @@ class TrainingSettings:
       evaluate_batch: examples a batch of an evaluation.
       most_skipped: updates in a row that may be skipped for not being finite; looked at with every
         line of `metrics.jsonl`.
+      dtype: what losses compute in, parameters being kept as they are; None: as the model does.
     """
 
     updates: int = 1000
@@ -37,12 +39,13 @@ class TrainingSettings:
     patience: int = 0
     evaluate_batch: int = 250
     most_skipped: int = 50
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
 
     def __post_init__(self) -> None:
         least = {"seed": 0, "patience": 0, "keep": 2}  # one to fall back to
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, bool) and value < least.get(field.name, 1):
+            if type(value) is int and value < least.get(field.name, 1):
                 raise ValueError(
                     f"{field.name} must be at least {least.get(field.name, 1)}, got {value}"
                 )
