@@ -62,7 +62,7 @@ class Encoder(NamedTuple):
 
 
 def encoder(
-    cell: str | Cell | tuple[Cell, Cell],
+    name: str | Cell | tuple[Cell, Cell],
     hidden_size: int | None = None,
     *,
     layers: int = 1,
@@ -74,7 +74,7 @@ def encoder(
     """An encoder of layers of a cell.
 
     Args:
-      cell: a cell, a pair of causal ones for one from either end, or a name: one of `cells.CELLS`
+      name: a cell, a pair of causal ones for one from either end, or a name: one of `cells.CELLS`
         (`"igru"`, `"lstm"`, ...), or `"bi"` and a causal one (`"bilstm"`) for both ends.
       hidden_size: of a cell by name; features of two directions are twice as wide.
       layers: how many, one reading the other.
@@ -86,7 +86,7 @@ def encoder(
 
     Parameters: a list, one entry a layer; a pair for two directions.
     """
-    name, pair = _cells(cell, hidden_size, options)
+    kind, pair = _cells(name, hidden_size, options)
     if layers < 1:
         raise ValueError(f"layers must be at least 1, got {layers}")
     if not 0 <= dropout < 1:
@@ -154,7 +154,7 @@ def encoder(
 
     bounds = [one.bounds or {}] * layers if solved else []
     return Encoder(
-        name, width, init, apply, bounds, layers if solved else 0, one.causal and not both,
+        kind, width, init, apply, bounds, layers if solved else 0, one.causal and not both,
         ((one, other) if both else one,) * layers,
     )  # fmt: skip
 
