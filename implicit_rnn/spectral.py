@@ -147,7 +147,12 @@ def _unblocks(blocks: jax.Array) -> jax.Array:
 
 
 def _flatten(tree: Any) -> dict[str, Any]:
-    return {jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(tree)}
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _name(path: Any) -> str:
+    """A leaf's name; the value of a variable of nnx goes by the name of the variable."""
+    return jax.tree_util.keystr(path).removesuffix(".value")
 
 
 def _select(params: Params, limits: dict[str, Any]) -> dict[str, jax.Array]:
@@ -162,7 +167,7 @@ def _add(tree: Params, changes: dict[str, jax.Array]) -> Params:
     """`tree` with `changes` added to the leaves they name."""
 
     def add(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path)
+        name = _name(path)
         return leaf + changes[name] if name in changes else leaf
 
     return jax.tree_util.tree_map_with_path(add, tree)

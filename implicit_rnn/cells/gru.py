@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.factory import cell_factory
 
 
+@cell_factory
 def gru(
     hidden_size: int, *, update_bias: float = 0.0, reset: Literal["before", "after"] = "before"
 ) -> Cell:

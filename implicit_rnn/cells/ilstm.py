@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from implicit_rnn.cells.base import Boundary, Cell
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.lstm import lstm
 from implicit_rnn.cells.memory import SPREAD, Memory
 
 
+@cell_factory
 def ilstm(
     hidden_size: int,
     *,

@@ -23,6 +23,7 @@ from implicit_rnn.cells.base import (
     pieces,
     product,
 )
+from implicit_rnn.cells.factory import comparable_cell, typed
 from implicit_rnn.cells.memory import SPREAD, Memory, remembering, split_bias
 from solvers import Bands
 
@@ -46,6 +47,7 @@ def _share_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return share, slopes[0] * tangents[0] - slopes[1] * tangents[1]
 
 
+@comparable_cell
 def implicit(
     cell: Cell,
     *,
@@ -168,7 +170,7 @@ def implicit(
         state, kept = cell.at_rest(params["cell"], xi[0])
         return state, spread(kept, shares(pieces(xi[1], k)))
 
-    return Cell(
+    mixing = Cell(
         name=f"implicit({cell.name})",
         hidden_size=d,
         init=init,
@@ -185,3 +187,4 @@ def implicit(
         bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 16.0}},
         switch=switch,
     )
+    return typed(mixing, cell.dtype, cell.param_dtype)

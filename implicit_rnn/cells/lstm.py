@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 
 
 class LSTMState(NamedTuple):
@@ -50,6 +51,7 @@ def _gated_rule(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     return (o * t, c), (h_dot, c_dot)
 
 
+@cell_factory
 def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
     """`c = f c_prev + i g`, `h = o tanh(c)`, with gates i, f, g, o from `W x + U h_prev + b`.
 

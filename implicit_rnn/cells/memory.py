@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params
+from implicit_rnn.cells.factory import comparable_cell
 
 Memory = tuple[float, float]
 SPREAD: Memory = (1.0, 40.0)
@@ -31,6 +32,7 @@ def checked(memory: Memory) -> Memory:
     return least, most
 
 
+@comparable_cell
 def remembering(cell: Cell, memory: Memory = SPREAD) -> Cell:
     """The cell, its channels beginning with memories of lengths log-uniform in a range.
 

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 
 
+@cell_factory
 def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
     """`h = (1 - f) h_prev + f tanh(W x + U (f h_prev) + b)`, with the gate
 

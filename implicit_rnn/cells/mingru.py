@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recurrence import linear_recurrence
 
 
+@cell_factory
 def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
     """`h = (1 - z) h_prev + z (W x + b)`, `z = sigmoid(W_z x + b_z)`: linear in the state.
 

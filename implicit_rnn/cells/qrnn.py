@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recurrence import convolved, last_of, linear_recurrence
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]  # of z, f and o
@@ -21,6 +22,7 @@ class QRNNState(NamedTuple):
     pending: tuple[Scores, ...]  # the next step's first, filter_width - 1 of them
 
 
+@cell_factory
 def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
     """`c = f c_prev + (1 - f) z`, `h = o c`, with scores from the last k inputs (equation 4):
 

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.lstm import LSTMState, zero_state
 from implicit_rnn.cells.recurrence import last_of, linear_recurrence
 
 
+@cell_factory
 def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
     """`c = f c_prev + (1 - f) W x`, `h = r c + (1 - r) x`, with gates
 

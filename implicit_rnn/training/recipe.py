@@ -123,7 +123,7 @@ class Recipe:
 
     def optimiser(
         self, bounds: Any, inner: optax.GradientTransformation
-    ) -> optax.GradientTransformation:
+    ) -> optax.GradientTransformationExtraArgs:
         """`inner` between a clip of the gradient and the bounds on the matrices.
 
         A gradient that is not finite changes nothing and is counted (`training/guard.py`).

@@ -17,6 +17,7 @@ import solvers
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import totals
 from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, schedule
+from implicit_rnn.training.precision import InPrecision
 from implicit_rnn.training.protocols import Model, Split, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
@@ -101,6 +102,8 @@ def trainer(
         rates, ema = schedule(optimiser, settings.updates), optimiser.ema
         optimiser = optimiser_of(optimiser, settings.updates)
     bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, getattr(model, "bounds", {}))
+    if settings.dtype is not None:
+        model = InPrecision(model, settings.dtype)
     program = _Program(
         task, model, recipe, recipe.optimiser(bounds, optimiser), bounds, ema, settings
     )
