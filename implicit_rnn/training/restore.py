@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
+from implicit_rnn.training.files import digest
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
@@ -64,7 +67,15 @@ def restore(
     """
     parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
-    return Trained(parts, *chosen_state(kept, like, print, average))
+    say = partial(print, file=sys.stderr)
+    state, record = chosen_state(kept, like, say, average)
+    path = Path(folder) / "config.toml"
+    if path.exists() and digest(path.read_text("utf-8", "replace")) != record["configuration"]:
+        raise CheckpointError(
+            f"{folder}: config.toml is not the one that checkpoint {record['update']:06d} was "
+            "trained with"
+        )
+    return Trained(parts, state, record)
 
 
 def chosen_state(
