@@ -12,6 +12,8 @@ from typing import BinaryIO, cast
 from implicit_rnn.experiments.data.catalogue import DATASETS, File
 
 BLOCK = 1 << 16  # bytes read at a time
+MOST = 1 << 30  # bytes that a file may hold, unpacked: forty times the largest that is known
+_BAD_PACKING = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class DataError(RuntimeError):
@@ -58,24 +60,41 @@ def sound(name: str, file: str) -> Path:
     return path
 
 
+def contents(path: Path, most: int = MOST) -> bytes:
+    """The bytes of a file, unpacked if its name ends in `.gz`; not more than so many are read."""
+    try:
+        with _opened(path, path.suffix == ".gz") as file:
+            found = file.read(most + 1)
+    except _BAD_PACKING:
+        raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
+    if len(found) > most:
+        raise DataError(f"{path} holds more than {most:,} bytes: it is not what it should be")
+    return found
+
+
 def verify(path: Path, file: File) -> None:
     """Raises `DataError` unless the file, unpacked, has the right size and checksum."""
     packed = path.suffix == ".gz" and not file.path.endswith(".gz")
     try:
-        size, checksum = _measured(path, packed)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+        size, checksum = _measured(path, packed, file.size)
+    except _BAD_PACKING:
         raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
     if size != file.size:
-        raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
+        has = f"more than {file.size:,}" if size > file.size else f"{size:,}"
+        raise DataError(f"{path} has {has} bytes, {file.size:,} expected: fetch it again")
     if checksum != file.sha256:
         raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
 
 
-def _measured(path: Path, packed: bool) -> tuple[int, str]:
-    """Size and checksum of a file, or of what is packed in it."""
+def _opened(path: Path, packed: bool) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path) if packed else open(path, "rb"))
+
+
+def _measured(path: Path, packed: bool, most: int) -> tuple[int, str]:
+    """Size and checksum of a file, or of what is packed in it; read no further than beyond most."""
     digest, size = hashlib.sha256(), 0
-    with cast(BinaryIO, gzip.open(path) if packed else open(path, "rb")) as file:
-        while block := file.read(BLOCK):
+    with _opened(path, packed) as file:
+        while size <= most and (block := file.read(BLOCK)):
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()

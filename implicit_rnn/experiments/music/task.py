@@ -91,11 +91,11 @@ def read_music(path: Path) -> dict[str, list[np.ndarray]]:
                 f"{path}: {split}_lengths must hold one integer a piece, got {lengths.dtype} of "
                 f"shape {lengths.shape}"
             )
-        short = np.flatnonzero(lengths < 1)
+        short = np.flatnonzero((lengths < 1) | (lengths > len(roll)))
         if short.size:
             raise data.DataError(
                 f"{path}: entry {short[0]} of {split}_lengths is {lengths[short[0]]}, but a piece "
-                "has at least one frame"
+                f"has at least one frame, and at most the {len(roll):,} of {split}"
             )
         if lengths.sum() != len(roll):
             raise data.DataError(

@@ -33,7 +33,7 @@ def read_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
             if line.strip():
                 raise CorpusError(f"{place}: a word and its vector wanted, got {line[:40]!r}")
             continue
-        if not size and len(values) == 1 and word.isdigit() and values[0].isdigit():
+        if not size and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
             size = int(values[0])
             continue
         size = size or len(values)
