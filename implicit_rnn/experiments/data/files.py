@@ -76,12 +76,11 @@ def verify(path: Path, file: File) -> None:
     """Raises `DataError` unless the file, unpacked, has the right size and checksum."""
     packed = path.suffix == ".gz" and not file.path.endswith(".gz")
     try:
-        size, checksum = _measured(path, packed, file.size)
+        size, checksum = _measured(path, packed)
     except _BAD_PACKING:
         raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
     if size != file.size:
-        has = f"more than {file.size:,}" if size > file.size else f"{size:,}"
-        raise DataError(f"{path} has {has} bytes, {file.size:,} expected: fetch it again")
+        raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
     if checksum != file.sha256:
         raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
 
@@ -90,11 +89,11 @@ def _opened(path: Path, packed: bool) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path) if packed else open(path, "rb"))
 
 
-def _measured(path: Path, packed: bool, most: int) -> tuple[int, str]:
-    """Size and checksum of a file, or of what is packed in it; read no further than beyond most."""
+def _measured(path: Path, packed: bool) -> tuple[int, str]:
+    """Size and checksum of a file, or of what is packed in it; not much more than `MOST` is read."""
     digest, size = hashlib.sha256(), 0
     with _opened(path, packed) as file:
-        while size <= most and (block := file.read(BLOCK)):
+        while size <= MOST and (block := file.read(BLOCK)):
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()

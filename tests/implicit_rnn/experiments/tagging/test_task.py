@@ -32,7 +32,7 @@ from implicit_rnn.experiments.tagging import (
     without_hyphens,
     words_task,
 )
-from implicit_rnn.training.folder import write_json
+from implicit_rnn.training.files import write_json
 from tests.implicit_rnn.experiments.tagging import miniature
 
 COLUMNS = "He PRP B-NP\nreckons VBZ B-VP\n\n\n\nIt PRP B-NP\nis VBZ B-VP\n. . O\n\n\n"
