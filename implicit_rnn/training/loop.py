@@ -122,13 +122,13 @@ def run(
                 f"{folder} holds a run already: resume it (add --resume), "
                 "or choose another folder (--output)"
             )
-        kept = folders.keep_configuration(folder, configuration)
+        digest = folders.keep_configuration(folder, configuration)
         for file, content in getattr(parts.task, "keep", {}).items():
-            files.write_sealed(folder / file, content)
+            files.write_json(folder / file, content)
         with Display(name, parts.settings.updates, console) as display:
             for note in getattr(parts.task, "notes", ()):
                 display.say(note)
-            own = _Own(configuration, kept, hold)
+            own = _Own(configuration, digest, hold)
             return _Run(parts, folder, own, hooks, command, display).go()
 
 
@@ -300,7 +300,9 @@ class _Run:
 
     def save(self, record: dict[str, Any]) -> None:
         record = record | {"progress": self.progress._asdict(), "lines": self.records.sum}
+        kept = getattr(self.parts.task, "keep", {}).items()
         record["configuration"] = self.own.digest
+        record["kept"] = {name: files.digest(files.plain(content)) for name, content in kept}
         self.own.hold.check()
         path = self.checkpoints.save(self.update, self.state, record)
         if self.hooks.on_checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -69,13 +70,27 @@ def restore(
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
     say = partial(print, file=sys.stderr)
     state, record = chosen_state(kept, like, say, average)
-    path = Path(folder) / "config.toml"
-    if path.exists() and digest(path.read_text("utf-8", "replace")) != record["configuration"]:
-        raise CheckpointError(
-            f"{folder}: config.toml is not the one that checkpoint {record['update']:06d} was "
-            "trained with"
-        )
+    _require_same(Path(folder), record)
     return Trained(parts, state, record)
+
+
+def _require_same(folder: Path, record: dict[str, Any]) -> None:
+    """Refuses files beside a checkpoint that are not those that it was trained with."""
+    path = folder / "config.toml"
+    own = {path.name: record["configuration"], **record["kept"]}
+    for name, expected in own.items():
+        if not (folder / name).exists():
+            continue
+        text = (folder / name).read_text("utf-8", "replace")
+        try:
+            found = digest(text if name == path.name else json.loads(text))
+        except ValueError:
+            found = ""
+        if found != expected:
+            raise CheckpointError(
+                f"{folder}: {name} is not the one that checkpoint {record['update']:06d} was "
+                "trained with; a copy, or --resume, mends it"
+            )
 
 
 def chosen_state(

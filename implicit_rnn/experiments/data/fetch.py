@@ -45,7 +45,7 @@ def fetch(file: File, path: Path) -> None:
     except _CUT as error:
         if getattr(error, "code", 0) == 416:  # what is there goes beyond the file: begin anew
             part.unlink(missing_ok=True)
-        words = str(error) or type(error).__name__
+        words = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{file.url}: {words}; what has arrived is kept, fetch again") from None
     if left < 0:
         part.unlink()

@@ -90,7 +90,7 @@ def _opened(path: Path, packed: bool) -> BinaryIO:
 
 
 def _measured(path: Path, packed: bool) -> tuple[int, str]:
-    """Size and checksum of a file, or of what is packed in it; not much more than `MOST` is read."""
+    """Size and checksum of a file, or of what is packed in it; little beyond `MOST` is read."""
     digest, size = hashlib.sha256(), 0
     with _opened(path, packed) as file:
         while size <= MOST and (block := file.read(BLOCK)):
