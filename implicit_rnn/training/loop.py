@@ -237,7 +237,7 @@ class _Run:
                     interrupted.end()
         if trouble:
             raise TrainingError(
-                f"{trouble}\nthe last good state is in {self.checkpoints.folder} "
+                f"{trouble}\n  the last good state is in {self.checkpoints.folder} "
                 f"({self.update:06d})"
             )
         if self.update < settings.updates:

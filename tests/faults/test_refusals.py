@@ -50,7 +50,7 @@ TABLES = {
     '[variants."a/b"]\n': "run 'a/b' is no name",
     '[variants.".."]\n': "run '..' is no name",
     "[variants.plots]\n": "'plots' is what a file of the results is called",
-    "[grid]\n'model.encoder' = ['../gru']\n": "unknown encoder '../gru'",
+    "[grid]\n'model.encoder' = ['../gru']\n": "run 'encoder=../gru' is no name",
     "[grid]\n'task.bias' = [1.0, 1.0]\n": "two runs are called 'bias=1.0'",
     "x = " + "[" * 5000 + "]" * 5000 + "\n": "nested too deeply",
 }

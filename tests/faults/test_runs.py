@@ -39,7 +39,8 @@ def test_ended_starved_and_damaged_a_run_tells_so_and_comes_to_the_same(tmp_path
     update = int(ended.out.split("at update ")[1].split(";")[0])
     assert (folder / "checkpoints" / f"{update:06d}.json").exists()
 
-    starved = run(*train, folder, limit=no_large_files)
+    no_cache = {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # it would warn of large files, too
+    starved = run(*train, folder, limit=no_large_files, changes=no_cache)
     assert starved.code == 1
     assert f"the last good checkpoint is {update:06d} in {folder}" in starved.sentence
     assert "--resume" in starved.sentence
@@ -73,7 +74,8 @@ def test_ended_starved_and_damaged_a_run_tells_so_and_comes_to_the_same(tmp_path
 @pytest.mark.slow
 def test_a_run_none_of_whose_solves_converge_stops_with_the_diagnosis(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(dump(CONTENT))
-    hopeless = ["solver.max_steps=1", "solver.rtol=1e-12", "solver.free_sweeps=false"]
+    hopeless = ["solver.max_steps=1", "solver.rtol=1e-9", "solver.free_sweeps=false"]
+    hopeless += ["task.min_length=5"]  # a shorter one may be exact at once
     ended = run(
         "train", tmp_path / "small.toml", "--no-figures", "--output", tmp_path / "run",
         *[part for setting in hopeless for part in ("--set", setting)],
