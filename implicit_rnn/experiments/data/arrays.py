@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
-from numpy.lib import format as npy
 
 from implicit_rnn.experiments import data
 
-# What zipfile, zlib and numpy say of a file that is none: each in its own way.
+# What zipfile and zlib say of a file that is none: each in its own way.
 _BAD_FILE = (
-    ValueError, EOFError, OSError, NotImplementedError, RuntimeError, struct.error,
-    zipfile.BadZipFile, zlib.error, SyntaxError, MemoryError, OverflowError, TypeError,
+    ValueError, EOFError, OSError, NotImplementedError, RuntimeError, struct.error, OverflowError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+_SAID = re.compile(
+    rb"\{'descr': '([<>|=][biuf][0-9]{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:[0-9]{1,12},? ?)*)\), \}\s*"
+)
+_LONGEST = 4096  # bytes of such words
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -49,15 +55,9 @@ def _read(path: Path, file: zipfile.ZipFile, name: str) -> np.ndarray:
     except KeyError:
         raise data.DataError(f"{path} lacks an array: {name}") from None
     with file.open(entry) as member:
-        version = npy.read_magic(member)
-        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-        if version not in read:
-            raise data.DataError(f"{path}: {name} is in version {version} of numpy's format")
-        shape, by_columns, dtype = read[version](member)
-        if dtype.kind not in "biuf":
-            raise data.DataError(f"{path}: {name} must hold numbers, got {dtype}")
+        shape, by_columns, dtype = _header(member, f"{path}: {name}")
         size, begin = math.prod(shape) * dtype.itemsize, member.tell()
-        if min(shape, default=0) < 0 or begin + size != entry.file_size or size > data.MOST:
+        if begin + size != entry.file_size or size > data.MOST:
             raise data.DataError(
                 f"{path}: {name} is said to be {' x '.join(map(str, shape))} of {dtype}, but has "
                 f"{entry.file_size - begin:,} bytes (at most {data.MOST:,}): fetch it again"
@@ -66,6 +66,21 @@ def _read(path: Path, file: zipfile.ZipFile, name: str) -> np.ndarray:
         if len(content) != size or member.read(1):  # the last read also compares checksums
             raise data.DataError(f"{path}: {name} ends early: fetch it again")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+def _header(member: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """What an array is said to be: its shape, whether column after column, and its type.
+
+    Numpy's own reader would have Python parse the words; these are the ones that it writes.
+    """
+    begin = member.read(8)
+    long = begin[6:7] == b"\x02"  # version 2 of the format
+    length = int.from_bytes(member.read(4 if long else 2), "little")
+    said = _SAID.fullmatch(member.read(min(length, _LONGEST)))
+    if begin[:6] != b"\x93NUMPY" or said is None:
+        raise data.DataError(f"{where} is no array of numbers in numpy's format: fetch it again")
+    shape = tuple(int(part) for part in said[3].split(b",") if part.strip())
+    return shape, said[2] == b"True", np.dtype(said[1].decode())
 
 
 def check_array(path: Path, name: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:

@@ -62,14 +62,17 @@ def sound(name: str, file: str) -> Path:
 
 def contents(path: Path, most: int = MOST) -> bytes:
     """The bytes of a file, unpacked if its name ends in `.gz`; not more than so many are read."""
+    found = bytearray()
     try:
         with _opened(path, path.suffix == ".gz") as file:
-            found = file.read(most + 1)
+            # Block by block: to be read at once, the most would have to be allocated.
+            while len(found) <= most and (block := file.read(BLOCK)):
+                found += block
     except _BAD_PACKING:
         raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
     if len(found) > most:
         raise DataError(f"{path} holds more than {most:,} bytes: it is not what it should be")
-    return found
+    return bytes(found)
 
 
 def verify(path: Path, file: File) -> None:

@@ -40,7 +40,8 @@ def read_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if len(values) != size or not size:
             raise CorpusError(f"{place}: {size or 'some'} numbers wanted, got {len(values)}")
         try:
-            vector = np.array(values, np.float32)
+            with np.errstate(over="ignore"):  # too large is not finite
+                vector = np.array(values, np.float32)
         except ValueError:
             raise CorpusError(f"{place}: one of {values[:3]}... is no number") from None
         if not np.all(np.isfinite(vector)):
