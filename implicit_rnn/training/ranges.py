@@ -67,7 +67,7 @@ def check_number(name: str, value: Any, allowed: Range = ANY) -> None:
         raise ValueError(f"{name} must be {words}, got {value}")
     limit = _MOST if isinstance(value, int) else _LARGEST
     if abs(value) > limit:
-        raise ValueError(f"{name} must be at most {limit:g} in size, got {float(value):g}")
+        raise ValueError(f"{name} must be at most {limit:g} in size, got {str(value)[:20]}")
 
 
 def check_settings(settings: Any, ranges: Mapping[str, Range]) -> None:
