@@ -57,6 +57,10 @@ def sentence(error: Exception) -> str | None:
     return None
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM. Of a plain one that was caught, Python may still end as if by Ctrl-C."""
+
+
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """SIGTERM ends a command as Ctrl-C does: what is open is closed, and one sentence says so."""
@@ -65,7 +69,7 @@ def _ended_by_signals() -> Iterator[None]:
         return
 
     def end(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt(number)
+        raise _Terminated(number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:

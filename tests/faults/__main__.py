@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/faults.jsonl"))
     parser.add_argument("--only", type=int, help="try this one case and print all about it")
     options = parser.parse_args(argv)
+    # So that disks of a campaign that is ended are taken away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = previous(options.out, options.seed)
     began, numbers = time.monotonic(), range(len(lines), options.cases)
