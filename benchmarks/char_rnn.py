@@ -27,7 +27,8 @@ from implicit_rnn.experiments.train import how
 from implicit_rnn.models.base import label_sums
 from implicit_rnn.training import loop, trainer
 from implicit_rnn.training.checkpoint import Checkpoints
-from implicit_rnn.training.folder import keep_configuration, write_json
+from implicit_rnn.training.files import write_json
+from implicit_rnn.training.folder import keep_configuration
 
 ROOT = Path(__file__).parents[1]
 

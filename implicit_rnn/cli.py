@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
+import math
+import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +22,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     options.command_line = shlex.join(["implicit-rnn", *arguments])
     try:
-        from implicit_rnn.experiments import commands  # here, so that --help does not wait for jax
+        with _ended_by_signals():
+            from implicit_rnn.experiments import commands  # here: --help does not wait for jax
 
-        return getattr(commands, options.handler)(options)
-    except (OSError, RuntimeError, ValueError) as error:
-        # What the library says about its input; a defect of its own keeps its traceback.
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("implicit_rnn"):
-            raise
-        print(f"implicit-rnn: {error}", file=sys.stderr)
+            code = getattr(commands, options.handler)(options)
+            sys.stdout.flush()
+            return code
+    except KeyboardInterrupt as error:
+        number = signal.Signals(error.args[0] if error.args else signal.SIGINT)
+        print(f"implicit-rnn: ended by {number.name}", file=sys.stderr)
+        return 128 + number
+    except BrokenPipeError:  # who was reading has enough; nothing is to be written on the way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        words = sentence(error)
+        if words is None:
+            raise
+        print(f"implicit-rnn: {words}", file=sys.stderr)
+        return 1
+
+
+def sentence(error: Exception) -> str | None:
+    """What a command ends with: about its input, or what the system refuses it.
+
+    None for anything else: a defect of the library's own keeps its traceback.
+    """
+    from implicit_rnn.training.files import in_words
+
+    if isinstance(error, OSError) or type(error).__module__.startswith("implicit_rnn"):
+        return in_words(error)
+    if isinstance(error, MemoryError) or "Out of memory" in str(error):
+        return f"there is not enough memory ({error}): ask for less (task, model, training.batch)"
+    return None
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM. Of a plain one that was caught, Python may still end as if by Ctrl-C."""
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: what is open is closed, and one sentence says so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        raise _Terminated(number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -202,7 +252,7 @@ def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
         help="how many translations beam search keeps" + (f" ({beam})" if beam else ""),
     )  # fmt: skip
     command.add_argument(
-        "--length-penalty", type=float, default=0.6, metavar="A",
+        "--length-penalty", type=_finite, default=0.6, metavar="A",
         help="long translations are ranked by log p / ((5 + length) / 6)^A (0.6)",
     )  # fmt: skip
 
@@ -218,6 +268,16 @@ def _at_least(least: int):
         return value
 
     return parse
+
+
+def _finite(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {text}")
+    return value
 
 
 def _version() -> str:

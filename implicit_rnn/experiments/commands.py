@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -27,17 +28,14 @@ def train(options: argparse.Namespace) -> int:
     found = load(path, options.profile, options.settings)
     name = path.stem + (f"-{options.profile}" if options.profile else "")
     output = options.output or Path("runs") / name
-    try:
-        training.train(
-            found,
-            output,
-            resume=options.resume,
-            only=options.only,
-            profile_trace=options.profile_trace,
-            command=options.command_line,
-        )
-    except KeyboardInterrupt:
-        return 130
+    training.train(
+        found,
+        output,
+        resume=options.resume,
+        only=options.only,
+        profile_trace=options.profile_trace,
+        command=options.command_line,
+    )
     files = [] if options.no_figures else figures.draw(output)
     _name_files(output, files)
     return 0
@@ -45,23 +43,23 @@ def train(options: argparse.Namespace) -> int:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Prints metrics of trained runs, or translates with them."""
-    from implicit_rnn.experiments import report, runs
+    from implicit_rnn.experiments import runs
     from implicit_rnn.experiments.train import restored
     from implicit_rnn.training import CheckpointError
 
     if options.beam is not None:
         return _judge(options)
     rows, split = [], options.split or "test"
-    for folder in runs.run_folders(options.run):
+    folders = runs.run_folders(options.run)
+    for folder in folders:
         try:
             found = restored(runs.configuration(folder), folder, options.average)
         except CheckpointError as error:
-            print(f"left out: {error}")
+            _leave_out(error, folders)
             continue
         numbers = found.evaluate(split)
         rows.append({"run": folder.name, "update": found.record["update"], **numbers})
-    report.printer().print(report.table(f"{split} set", rows))
-    return 0 if rows else 1
+    return _tabled(f"{split} set", rows)
 
 
 def _judge(options: argparse.Namespace) -> int:
@@ -71,16 +69,33 @@ def _judge(options: argparse.Namespace) -> int:
     from implicit_rnn.training import CheckpointError
 
     rows, search = [], _search(options)
-    for folder in runs.run_folders(options.run):
+    folders = runs.run_folders(options.run)
+    for folder in folders:
         try:
             records = judge(folder, search, options.split)
         except CheckpointError as error:
-            print(f"left out: {error}")
+            _leave_out(error, folders)
             continue
         rows += [{"run": folder.name, **record} for record in records]
-    report.printer().print(report.table("translations", rows))
+    code = _tabled("translations", rows)
     if rows and (options.run / runs.MARK).exists():
         report.tabulate(options.run, report.printer())
+    return code
+
+
+def _leave_out(error: Exception, folders: Sequence[Path]) -> None:
+    """Says which of several runs cannot be used; of a single one that is the end."""
+    if len(folders) == 1:
+        raise error
+    print(f"left out: {error}", file=sys.stderr)
+
+
+def _tabled(title: str, rows: list[dict[str, Any]]) -> int:
+    """Prints rows; 1 if there are none."""
+    from implicit_rnn.experiments import report
+
+    if rows:
+        report.printer().print(report.table(title, rows))
     return 0 if rows else 1
 
 

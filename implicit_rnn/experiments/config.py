@@ -9,17 +9,32 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from implicit_rnn.cells import CELLS
 from implicit_rnn.experiments.networks import DECODER, ENCODERS
-from implicit_rnn.experiments.options import ConfigError, Table, check_options, known, prefixed
+from implicit_rnn.experiments.options import (
+    ConfigError,
+    Table,
+    check_options,
+    known,
+    named,
+    prefixed,
+    table_of,
+    tables,
+)
+from implicit_rnn.experiments.ranges import range_of
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.models.encoder import cell_kind, encoder
+from implicit_rnn.training import optimiser, recipe
+from implicit_rnn.training import settings as training
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.ranges import ANY, Range
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
 
@@ -88,12 +103,14 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
       settings: `a.b=value` each, applied last; values are TOML, or plain words.
     """
     try:
-        content = tomllib.loads(Path(path).read_text())
+        content = tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no such file: {path}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; a configuration is a .toml file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     return resolve(content, str(path), profile, settings)
 
@@ -103,24 +120,29 @@ def resolve(
 ) -> Experiment:
     """The runs that the content of a file describes."""
     content = copy.deepcopy(content)
-    profiles = content.pop("profiles", {})
+    profiles = tables(content.pop("profiles", {}), f"{where}: profiles")
     if profile is not None:
         known(profile, profiles, f"{where}: profile")
+        named(profile, f"{where}: profile")
         _merge(content, profiles[profile])
     overrides = dict(_setting(text) for text in settings)
-    tables = ["title", "grid", "variants", "paper", *_TABLES]
     for key in content:
-        known(key, tables, f"{where}: table")
-    title, grid = content.pop("title", Path(where).stem), content.pop("grid", {})
-    variants, paper = content.pop("variants", {}), content.pop("paper", [])
+        known(key, ["title", "grid", "variants", "paper", *_TABLES], f"{where}: table")
+    title, paper = _shown(content, where)
+    grid = table_of(content.pop("grid", {}), f"{where}: grid")
+    variants = tables(content.pop("variants", {}), f"{where}: variants")
     for key, values in grid.items():
-        if not isinstance(values, list):
+        if not isinstance(values, list) or not values:
             raise ConfigError(f"{where}: grid.{key}: a list of values wanted, got {values!r}")
     choices = [
         # One value from the command line stands for all of the grid's.
         [(key, value) for value in ([overrides.pop(key)] if key in overrides else values)]
         for key, values in grid.items()
     ]
+    if math.prod(map(len, choices)) * max(len(variants), 1) > _MOST_RUNS:
+        raise ConfigError(
+            f"{where}: the grid makes more than {_MOST_RUNS:,} runs: shorten its lists"
+        )
     for name, table in variants.items():
         taken = [key for key in overrides if look_up(table, key) is not None]
         if taken:
@@ -128,7 +150,8 @@ def resolve(
                 f"--set {taken[0]} would undo what variant {name!r} is: choose variants with "
                 f"--only, or change {where}"
             )
-    runs, labels = {}, {}
+    runs: dict[str, Config] = {}
+    labels: dict[str, Table] = {}
     for point in itertools.product(*choices):
         for variant, table in variants.items() or [("", {})]:
             own = copy.deepcopy(content)
@@ -138,22 +161,47 @@ def resolve(
             label = {key: value for key, value in point}
             name = "-".join([*(f"{k.split('.')[-1]}={v}" for k, v in label.items()), variant])
             name = name.strip("-")
+            if label or variants:
+                named(name, f"{where}: run")
+            if name in runs:
+                raise ConfigError(f"{where}: two runs are called {name!r}")
             runs[name] = _checked(own, where)
             labels[name] = label | ({"variant": variant} if variant else {})
     return Experiment(title, runs, labels, paper)
 
 
+def _shown(content: Table, where: str) -> tuple[str, list[Table]]:
+    """Takes title and rows of numbers out of the content of a file: what is only shown."""
+    title, paper = content.pop("title", Path(where).stem), content.pop("paper", [])
+    if not isinstance(title, str):
+        raise ConfigError(f"{where}: title: a string wanted, got {title!r}")
+    if not isinstance(paper, list):
+        raise ConfigError(f"{where}: paper: a list of tables wanted, got {paper!r}")
+    for number, row in enumerate(paper):
+        for key, value in table_of(row, f"{where}: paper[{number}]").items():
+            if not isinstance(value, str | int | float):
+                raise ConfigError(
+                    f"{where}: paper[{number}].{key}: a number or a string wanted, got {value!r}"
+                )
+    return title, paper
+
+
 def read(path: Path) -> Config:
     """The configuration that a run folder keeps."""
-    return load(path).runs[""]
+    runs = load(path).runs
+    if list(runs) != [""]:
+        raise ConfigError(f"{path}: the configuration of one run wanted, without variants or grid")
+    return runs[""]
 
 
 _TABLES = ("task", "model", "solver", "optimiser", "training")
+_MOST_RUNS = 10_000
 
 
 def _checked(content: Table, where: str) -> Config:
     for key in content:
         known(key, _TABLES, f"{where}: table")
+        table_of(content[key], f"{where}: {key}")
     for name in ("task", "model"):
         if "name" not in content.get(name, {}):
             raise ConfigError(f"{where}: {name}.name is missing")
@@ -162,56 +210,63 @@ def _checked(content: Table, where: str) -> Config:
     known(model["name"], MODELS, f"{where}: model.name")
     takes = _takes(model, f"{where}: model")
 
-    def settings(name: str, kind: Callable, leave: tuple[str, ...] = ()) -> Any:
-        options = check_options(content.get(name, {}), [kind], f"{where}: {name}", leave)
+    def settings(name: str, kind: Callable, ranges: Mapping[str, Range], leave: str = "") -> Any:
+        options = check_options(
+            content.get(name, {}), [kind], f"{where}: {name}", (leave,),
+            lambda option: ranges.get(option, ANY),
+        )  # fmt: skip
         try:
             return kind(**options)
         except ValueError as error:
             raise ConfigError(f"{where}: {name}: {error}") from None
 
     return Config(
-        task=_named(task, [TASKS[task["name"]]], f"{where}: task"),
+        task=_named(task, {task["name"]: TASKS[task["name"]]}, f"{where}: task"),
         model=_named(model, takes, f"{where}: model", ("task", "hidden_size")),
         # A recipe's clip is that of the optimiser's table.
-        solver=settings("solver", Recipe, ("clip",)),
-        optimiser=settings("optimiser", OptimiserSettings),
-        training=settings("training", RunSettings),
+        solver=settings("solver", Recipe, recipe.RANGES, "clip"),
+        optimiser=settings("optimiser", OptimiserSettings, optimiser.RANGES),
+        training=settings("training", RunSettings, training.RANGES),
     )
 
 
-def _named(table: Table, takes: list[Callable], where: str, leave: tuple = ()) -> Table:
+def _named(table: Table, takes: Mapping[str, Callable], where: str, leave: tuple = ()) -> Table:
     name = table.pop("name")
-    return {"name": name} | check_options(table, takes, where, ("name", "options", *leave))
+    checked = check_options(
+        table, takes.values(), where, ("name", "options", *leave), partial(range_of, [*takes])
+    )
+    return {"name": name} | checked
 
 
-def _takes(model: Table, where: str) -> list[Callable]:
-    """What the model's table configures: the model, its encoder, if any, and their cells."""
+def _takes(model: Table, where: str) -> dict[str, Callable]:
+    """What the model's table configures, by name: the model, its encoder, if any, their cells."""
     made = MODELS[model["name"]]
     parameters = inspect.signature(made).parameters
+    takes: dict[str, Callable] = {model["name"]: made}
     if "cell" in parameters:
         name = str(model.get("cell", parameters["cell"].default))
         known(name, CELLS, f"{where}.cell")
-        return [made, CELLS[name]]
+        return takes | {name: CELLS[name]}
     if "encoder" not in parameters:
-        return [made]
-    takes = [made, *_reads(str(model.get("encoder", parameters["encoder"].default)), where)]
+        return takes
+    takes |= _reads(str(model.get("encoder", parameters["encoder"].default)), where)
     if "decoder" in parameters:
         writer = str(model.get("decoder", parameters["decoder"].default))
         known(writer, CELLS, f"{where}.decoder")
-        takes.append(prefixed(CELLS[writer], DECODER))
+        takes[DECODER + writer] = prefixed(CELLS[writer], DECODER)
     return takes
 
 
-def _reads(name: str, where: str) -> list[Callable]:
+def _reads(name: str, where: str) -> dict[str, Callable]:
     """What the options of an encoder configure."""
     if name in ENCODERS:
-        return [ENCODERS[name]]
+        return {name: ENCODERS[name]}
     try:
         cell, _ = cell_kind(name)
     except ValueError as error:
         others = ", ".join(map(repr, ENCODERS))
         raise ConfigError(f"{where}.encoder: {error}, or {others}") from None
-    return [encoder, cell]
+    return {"encoder": encoder, name.removeprefix("bi") if name not in CELLS else name: cell}
 
 
 def look_up(table: Mapping[str, Any], dotted: str) -> Any:
@@ -233,9 +288,11 @@ def _setting(text: str) -> tuple[str, Any]:
     if not sign or not key.strip():
         raise ConfigError(f"--set takes table.key=value, got {text!r}")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+        content = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        content = {}
+    # What is more than one value, or none, is meant as a word.
+    return key.strip(), content["value"] if list(content) == ["value"] else value.strip()
 
 
 def _assign(content: Table, dotted: str, value: Any, where: str) -> None:
@@ -243,4 +300,4 @@ def _assign(content: Table, dotted: str, value: Any, where: str) -> None:
     if not key:
         raise ConfigError(f"{where}: {dotted!r} is not of the form table.key")
     known(table, _TABLES, f"{where}: table")
-    content.setdefault(table, {})[key] = value
+    table_of(content.setdefault(table, {}), f"{where}: {table}")[key] = value

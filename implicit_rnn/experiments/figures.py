@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def draw(output: Path) -> list[Path]:
         try:
             trainer, state, _ = restored(config, folder)
         except CheckpointError as error:
-            print(f"left out: {error}")
+            print(f"left out: {error}", file=sys.stderr)
             continue
         model, stem = trainer.model, f"{folder.name}_" if len(folders) > 1 else ""
         if isinstance(model, Tagger) and model.solves:

@@ -12,7 +12,13 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from implicit_rnn.training.ranges import ANY, Range, check_number
+
 Table = dict[str, Any]
+
+# What a run, or a profile, may be called: it becomes a folder.
+_LONGEST = 200  # bytes
+_TAKEN = ("plots", "checkpoints", "events", "translations", "lock")
 
 
 class ConfigError(ValueError):
@@ -20,9 +26,21 @@ class ConfigError(ValueError):
 
 
 def check_options(
-    table: Mapping[str, Any], takes: Iterable[Callable], where: str, leave: Iterable[str] = ()
+    table: Mapping[str, Any],
+    takes: Iterable[Callable],
+    where: str,
+    leave: Iterable[str] = (),
+    range_of: Callable[[str], Range] = lambda option: ANY,
 ) -> Table:
-    """The table with defaults filled in, or a `ConfigError` for what the callables do not take."""
+    """The table with defaults filled in, or a `ConfigError` for what the callables do not take.
+
+    Args:
+      table: options by name.
+      takes: functions or records that are to be given them.
+      where: what messages begin with.
+      leave: what the callables take from elsewhere.
+      range_of: by an option's name, which numbers it may be.
+    """
     allowed: dict[str, inspect.Parameter] = {}
     hints: dict[str, Any] = {}
     for function in takes:
@@ -40,12 +58,47 @@ def check_options(
                 f"{where}.{key}: {_words(hints[key])} wanted, got {value!r} "
                 f"({type(value).__name__})"
             )
+        try:
+            check_number(f"{where}.{key}", value, range_of(key))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     missing = [k for k, p in allowed.items() if p.default is p.empty and k not in table]
     if missing:
         raise ConfigError(f"{where}: {missing[0]!r} is missing")
     defaults = {key: p.default for key, p in allowed.items() if p.default is not p.empty}
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     return defaults | given
+
+
+def named(name: str, what: str) -> str:
+    """A name out of a configuration, where it is one: no path, and nothing a folder has already."""
+    odd = [character for character in name if character in "/\\" or not character.isprintable()]
+    if odd or not name or name.startswith((".", "~")) or name != name.strip():
+        raise ConfigError(
+            f"{what} {name!r} is no name: printable characters wanted, none of them / or \\, the "
+            "first no . or ~, no blanks at either end"
+        )
+    if len(name.encode()) > _LONGEST:
+        raise ConfigError(f"{what} {name[:40]!r}... is too long: at most {_LONGEST} bytes wanted")
+    if name in _TAKEN or name.endswith((".json", ".jsonl", ".toml")):
+        raise ConfigError(
+            f"{what} {name!r} is what a file of the results is called: choose another"
+        )
+    return name
+
+
+def tables(value: Any, what: str) -> Table:
+    """A table, all of whose entries are tables."""
+    for name, entry in table_of(value, what).items():
+        table_of(entry, f"{what}.{name}")
+    return value
+
+
+def table_of(value: Any, what: str) -> Table:
+    """A table, or a `ConfigError`."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{what}: a table wanted, got {value!r}")
+    return value
 
 
 def known(key: str, choices: Iterable[str], what: str) -> None:

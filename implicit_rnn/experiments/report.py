@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from implicit_rnn.experiments.config import look_up
-from implicit_rnn.experiments.runs import MARK
+from implicit_rnn.experiments.runs import experiment, outcome
+from implicit_rnn.training import files
 from implicit_rnn.training import folder as folders
 
 _USUAL_PENALTY = 0.6  # of long translations
@@ -21,9 +22,9 @@ METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model ha
 
 def tabulate(output: Path, console: Console) -> list[dict[str, Any]]:
     """Prints and writes the table of an experiment as it is now; returns its rows."""
-    title, rows = json.loads((output / MARK).read_text())["title"], results(output)
+    title, rows = experiment(output)["title"], results(output)
     console.print(table(title, rows))
-    folders.write_json(output / "table.json", {"title": title, "rows": rows})
+    files.write_json(output / "table.json", {"title": title, "rows": rows})
     return rows
 
 
@@ -40,14 +41,14 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
 
     Also the `paper` numbers that belong beside them.
     """
-    mark = json.loads((output / MARK).read_text())
+    mark = experiment(output)
     return _rows(mark, _finished(mark, output))
 
 
 def _finished(mark: dict[str, Any], output: Path) -> dict[str, dict[str, Any]]:
     """What every finished run says of itself, by name."""
-    paths = {name: output / name / "result.json" for name in mark["runs"]}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    finished = [name for name in mark["runs"] if (output / name / "result.json").exists()]
+    return {name: outcome(output / name) for name in finished}
 
 
 def _rows(mark: dict[str, Any], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -160,12 +161,12 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
     Returns:
       The table as Markdown.
     """
-    mark = json.loads((output / MARK).read_text())
+    mark = experiment(output)
     runs = _finished(mark, output)
     if not runs:
         raise folders.FolderError(f"no run of {output} has finished")
     if add and path.exists():
-        kept = json.loads(path.read_text())["runs"]
+        kept = files.read_sealed(path).get("runs", {})
         strange = [name for name in kept if name not in mark["runs"]]
         if strange:
             raise folders.FolderError(
@@ -173,14 +174,16 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
             )
         runs = {name: (kept | runs)[name] for name in mark["runs"] if name in kept or name in runs}
     rows = _grouped(_rows(mark, runs))
-    folders.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
+    files.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
     return markdown(rows)
 
 
 def printer() -> Console:
-    """A terminal that does not fold tables where the output is a file."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=140)
+    """A terminal that does not fold tables where the output is a file, nor reads text as markup."""
+    found = Console(highlight=False, markup=False, emoji=False)
+    if found.is_terminal:
+        return found
+    return Console(highlight=False, markup=False, emoji=False, width=140)
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:

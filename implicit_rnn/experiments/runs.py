@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from implicit_rnn.experiments.config import Config, read
-from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.options import ConfigError, named
 from implicit_rnn.training import folder as folders
+from implicit_rnn.training.files import read_sealed
 
 MARK = "experiment.json"
+_RESULT = ("config", "test", "parameters", "updates", "skipped", "seconds")
 
 
 def configuration(folder: Path) -> Config:
@@ -27,10 +29,33 @@ def configuration(folder: Path) -> Config:
 def run_folders(output: Path) -> list[Path]:
     """The folders of all runs: those of an experiment, or the one run that this is."""
     if (output / MARK).exists():
-        names = json.loads((output / MARK).read_text())["runs"]
+        names = experiment(output)["runs"]
         return [output / name for name in names if (output / name / "config.toml").exists()]
     configuration(output)
     return [output]
+
+
+def experiment(output: Path) -> dict[str, Any]:
+    """What an experiment's folder says of itself: `title`, `runs` with their labels, `paper`."""
+    path = output / MARK
+    content = read_sealed(path)
+    parts = {"title": str, "runs": dict, "paper": list}
+    if not all(isinstance(content.get(name), kind) for name, kind in parts.items()):
+        raise folders.FolderError(f"{path} is damaged: title, runs and paper wanted")
+    for name in content["runs"]:
+        if name:
+            named(name, f"{path}: run")
+    return content
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """What a finished run says of itself."""
+    path = folder / "result.json"
+    content = read_sealed(path)
+    lacking = [key for key in _RESULT if key not in content]
+    if lacking:
+        raise folders.FolderError(f"{path} is damaged: it has no {lacking[0]}")
+    return content
 
 
 def only_run(output: Path) -> Path:

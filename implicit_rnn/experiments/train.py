@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from implicit_rnn.experiments import runs
 from implicit_rnn.experiments.config import Config, Experiment
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import build
 from implicit_rnn.experiments.report import printer, tabulate
 from implicit_rnn.experiments.runs import MARK
 from implicit_rnn.experiments.task import Task
-from implicit_rnn.training import Trained, Trainer, restore, trainer
+from implicit_rnn.training import Trained, Trainer, files, restore, trainer
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training import train as train_model
 from implicit_rnn.training.protocols import Model
@@ -50,6 +50,8 @@ def train(
     """
     console = console or printer()
     mark = output / MARK
+    if output.exists() and not output.is_dir():
+        raise folders.FolderError(f"{output} is a file: name a folder (--output)")
     if mark.exists() and not resume:
         raise folders.FolderError(
             f"{output} holds an experiment already: add --resume to go on with it, "
@@ -61,18 +63,17 @@ def train(
         if not only or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
     }
     if not chosen:
-        raise ConfigError(f"no run fits {list(only)}; there are {', '.join(experiment.runs)}")
+        there = "there are " + ", ".join(experiment.runs)
+        if [*experiment.runs] == [""]:
+            there = "this configuration has a single run, without a name: leave out --only"
+        raise ConfigError(f"no run fits {list(only)}; {there}")
     content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
-    if mark.exists() and json.loads(mark.read_text())["runs"] != experiment.labels:
-        raise folders.FolderError(
-            f"{output} holds another experiment, of other runs: choose another --output"
-        )
-    folders.write_json(mark, content)
+    _keep(mark, files.plain(content), console)
     for number, (name, config) in enumerate(chosen.items()):
         folder = output / name
         if len(chosen) > 1:
             console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
-        if (folder / "result.json").exists():
+        if _finished(folder, config, console):
             folders.keep_configuration(folder, config.table())
             console.print(f"{folder} is finished", highlight=False)
             continue
@@ -81,6 +82,37 @@ def train(
             console=console,
         )  # fmt: skip
     return tabulate(output, console)
+
+
+def _keep(mark: Path, content: dict[str, Any], console: Console) -> None:
+    """Writes what an experiment is; refuses the folder of another one."""
+    if mark.exists():
+        try:
+            before = runs.experiment(mark.parent)
+        except (folders.FolderError, ConfigError) as error:
+            console.print(f"{error}; it is kept as {files.set_aside(mark).name}", soft_wrap=True)
+            before = content
+        if before["runs"] != content["runs"]:
+            raise folders.FolderError(
+                f"{mark.parent} holds another experiment, of other runs: choose another --output"
+            )
+    files.write_sealed(mark, content)
+
+
+def _finished(folder: Path, config: Config, console: Console) -> bool:
+    """Whether a run has its result; one that is damaged, or of another run, is set aside."""
+    path = folder / "result.json"
+    if not path.exists():
+        return False
+    try:
+        if runs.outcome(folder)["config"] == files.plain(config.table()):
+            return True
+        trouble = f"{path} is that of another run"
+    except folders.FolderError as error:
+        trouble = str(error)
+    console.print(f"{trouble}; it is kept as {files.set_aside(path).name}", soft_wrap=True)
+    path.unlink(missing_ok=True)
+    return False
 
 
 def train_run(

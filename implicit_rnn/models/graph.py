@@ -52,6 +52,7 @@ class GraphNetwork(NamedTuple):
     solves: int
     scores: Callable[..., tuple[jax.Array, Settled]]
     carry: None = None
+    settles: bool = True  # whether propagation is meant to end by the tolerance
 
 
 class LogisticRegression(NamedTuple):
@@ -205,7 +206,7 @@ def graph_network(
         return mean, Outcome(sums, stacked([settled.info]), states=states)
 
     bounds = {"update": {"input": coupling, "recurrent": _OWN}}
-    return GraphNetwork(init, loss, bounds, 1, scores)
+    return GraphNetwork(init, loss, bounds, 1, scores, settles=tolerance > 0)
 
 
 def logistic_regression(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +14,9 @@ from typing import Any
 
 import jax
 
-from implicit_rnn.training.folder import plain, write_json
+from implicit_rnn.training.files import digest, plain, write_json
+
+_NUMBER = re.compile("[0-9]{6,}")
 
 
 class CheckpointError(RuntimeError):
@@ -41,10 +46,17 @@ class Checkpoints:
         """
         path = self._path(update)
         self._remove(update)
-        self._orbax.save(path, state)
-        self._orbax.wait_until_finished()
-        content = {**record, "update": update, "files": _checksums(path)}
-        write_json(self._seal(update), {"record": content, "sum": _digest(plain(content))})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _require_room(self.folder, state)
+        try:
+            self._orbax.save(path, state)
+            self._orbax.wait_until_finished()
+            content = {**record, "update": update, "files": _checksums(path)}
+            write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
+        except Exception as error:
+            self._remove(update)  # what there is of it takes room, and is no checkpoint
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CheckpointError(f"checkpoint {path.name} cannot be written: {reason}") from error
         kept = {*self.updates()[-self.keep :], self.best()}
         for other in self._present() - kept:
             self._remove(other)
@@ -52,7 +64,9 @@ class Checkpoints:
 
     def updates(self) -> list[int]:
         """The sealed ones, oldest first."""
-        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.json"))
+        return sorted(
+            int(path.stem) for path in self.folder.glob("*.json") if _NUMBER.fullmatch(path.stem)
+        )
 
     def best(self) -> int | None:
         """The one with the lowest score; the earliest of several."""
@@ -63,11 +77,12 @@ class Checkpoints:
     def record(self, update: int) -> dict[str, Any]:
         """What was saved with a state; empty if the seal is damaged."""
         try:
-            seal = json.loads(self._seal(update).read_text())
-            whole = seal["sum"] == _digest(seal["record"])
-        except (OSError, ValueError, TypeError, KeyError):
+            seal = json.loads(self._seal(update).read_text("utf-8"))
+            whole = seal["sum"] == digest(seal["record"])
+            own = whole and seal["record"]["update"] == update
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return {}
-        return seal["record"] if whole else {}
+        return seal["record"] if own else {}
 
     def restore(self, update: int, like: Any) -> Any:
         """The state saved at an update; raises `CheckpointError` if it is damaged."""
@@ -133,7 +148,8 @@ class Checkpoints:
         return self.folder / f"{update:06d}.json"
 
     def _present(self) -> set[int]:
-        return {int(path.name.split(".")[0]) for path in self.folder.glob("[0-9]*")}
+        stems = {path.name.split(".")[0] for path in self.folder.glob("[0-9]*")}
+        return {int(stem) for stem in stems if _NUMBER.fullmatch(stem)}
 
     def _remove(self, update: int) -> None:
         self._seal(update).unlink(missing_ok=True)
@@ -142,8 +158,23 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _digest(record: Any) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+def _require_room(folder: Path, state: Any) -> None:
+    """Takes the room that a checkpoint may need and gives it back; an `OSError` if there is none.
+
+    Asked for at once: what orbax finds missing on its way it tells by the hundred lines.
+    """
+    leaves = jax.tree.leaves(state)
+    # Orbax writes arrays twice before it drops the first copy, and keeps notes of each.
+    size = 2 * sum(leaf.nbytes for leaf in leaves) + 2048 * len(leaves) + 2**16
+    path = folder / f"room.{os.getpid()}.tmp"
+    try:
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot tell
+            raise OSError(error.errno, error.strerror, str(folder)) from None
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _checksums(folder: Path) -> dict[str, str]:

@@ -11,14 +11,19 @@ import solvers
 from implicit_rnn.training.step import State, Trainer
 
 
-def diagnosis(parts: Trainer, state: State, batch: Any) -> str:
-    """What is wrong with updates that are not finite, in words.
+def diagnosis(parts: Trainer, state: State, batch: Any, unsettled: int = 0) -> str:
+    """What is wrong with updates that are not finite, or whose solves all fail, in words.
 
     Args:
       parts, state: of the run.
       batch: the last one.
+      unsettled: updates in a row none of whose solves converged.
     """
-    lines = [f"{int(state.optimiser.notfinite_count)} updates in a row were not finite"]
+    skipped, lines = int(state.optimiser.notfinite_count), []
+    if skipped:
+        lines.append(f"{skipped} updates in a row were not finite")
+    if unsettled:
+        lines.append(f"no solve of {unsettled} updates in a row converged")
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if not np.all(np.isfinite(leaf)):
             lines.append(
@@ -34,5 +39,11 @@ def diagnosis(parts: Trainer, state: State, batch: Any) -> str:
         if not np.all(np.isfinite(leaf)):
             lines.append(f"the gradient of {jax.tree_util.keystr(path)} is not finite")
             break
-    lines.append("lower optimiser.rate or optimiser.clip, or solve more exactly (solver.rtol)")
+    if skipped:
+        lines.append("lower optimiser.rate or optimiser.clip, or solve more exactly (solver.rtol)")
+    else:
+        lines.append(
+            "loosen solver.rtol, raise solver.max_steps, or keep the layer solvable "
+            "(solver.bounded, a lower optimiser.rate)"
+        )
     return "\n  ".join(lines)

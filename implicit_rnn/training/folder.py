@@ -4,73 +4,104 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.training.files import (
+    FolderError,
+    digest,
+    plain,
+    read_sealed,
+    set_aside,
+    write_sealed,
+    write_text,
+)
 from implicit_rnn.training.tables import dump
 
 PACKAGES = ("implicit-rnn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-class FolderError(RuntimeError):
-    """A run folder that cannot be used: taken, not empty, or not a run's."""
+class Hold:
+    """A folder that this process holds; another host whose locks are not ours may still take it.
+
+    Args:
+      path: the lock.
+      mark: what this process has written there.
+    """
+
+    def __init__(self, path: Path, mark: str) -> None:
+        self._path, self._mark = path, mark
+
+    def check(self) -> None:
+        """Refuses to go on in a folder that another process has taken since; before every write."""
+        try:
+            holder = self._path.read_text("utf-8", "replace").strip()
+        except FileNotFoundError:
+            holder = ""
+        if holder != self._mark:
+            raise FolderError(
+                f"{self._path.parent} has been taken by another run ({_words(holder)}): this one "
+                "ends, and has written nothing since"
+            )
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[Hold]:
     """Holds the folder for this process; the lock goes with the process, however it ends."""
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file: name a folder (--output)")
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a+") as file:
+    mark = f"{os.getpid()} {socket.gethostname()} {secrets.token_hex(4)}"
+    with open(folder / "lock", "a+", encoding="utf-8", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "unknown"
             raise FolderError(
-                f"{folder} is in use by another run (process {holder}): wait for it, "
+                f"{folder} is in use by another run ({_words(file.read())}): wait for it, "
                 "or choose another folder (--output)"
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(mark)
         file.flush()
-        yield
+        for path in folder.glob("*.tmp"):  # what a kill in the middle of a write has left
+            path.unlink(missing_ok=True)
+        yield Hold(folder / "lock", mark)
 
 
-def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> None:
-    """Writes `config.toml`; refuses another than the folder was trained with, compared as text."""
+def _words(mark: str) -> str:
+    """Who a mark is of."""
+    number, _, rest = mark.strip().partition(" ")
+    return f"process {number or 'unknown'}" + (f" on {rest.split()[0]}" if rest.split() else "")
+
+
+def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> str:
+    """Writes `config.toml`; refuses another than the folder was trained with, compared as text.
+
+    Returns:
+      A checksum of the configuration.
+    """
     path, new = folder / "config.toml", dump(configuration)
     trained = (folder / "checkpoints").exists() or (folder / "result.json").exists()
-    if trained and path.exists() and (old := path.read_text()) != new:
-        had, wanted = set(old.splitlines()), set(new.splitlines())
-        changed = sorted(wanted - had) or sorted(had - wanted)
+    if trained and path.exists() and (old := path.read_bytes()) != new.encode():
+        had, wanted = set(old.decode("utf-8", "replace").splitlines()), set(new.splitlines())
+        changed = sorted(wanted - had) or sorted(had - wanted) or ["in another order"]
         raise FolderError(
             f"{folder} was begun with another configuration ({'; '.join(changed[:3])}): "
-            "choose another folder (--output)"
+            f"choose another folder (--output), or mend {path}"
         )
     write_text(path, new)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Writes a file all at once: a reader sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    return path
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Writes a JSON file all at once; numbers that are not finite become null."""
-    return write_text(path, json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
+    return digest(new)
 
 
 def environment(command: str) -> dict[str, Any]:
@@ -90,51 +121,89 @@ def environment(command: str) -> dict[str, Any]:
     }
 
 
-def begun(path: Path, command: str) -> dict[str, Any]:
+def begun(path: Path, command: str, say: Callable[[str], None]) -> dict[str, Any]:
     """Notes that a run begins, or goes on; returns the environment that it began in."""
-    now, past = environment(command), {}
-    with contextlib.suppress(OSError, ValueError):
-        past = json.loads(path.read_text())
-    sessions = [*past.get("sessions", []), now]
-    write_json(path, {"sessions": sessions})
-    return sessions[0]
+    now, past = environment(command), []
+    if path.exists():
+        try:
+            past = read_sealed(path).get("sessions", [])
+        except FolderError as error:
+            say(f"{error}: it is kept as {set_aside(path).name}")
+    if not isinstance(past, list) or not all(isinstance(session, dict) for session in past):
+        say(f"{path} holds no list of sessions: it is kept as {set_aside(path).name}")
+        past = []
+    write_sealed(path, {"sessions": [*past, now]})
+    return [*past, now][0]
 
 
 class Records:
-    """`metrics.jsonl`: one JSON object a line, appended as training goes."""
+    """`metrics.jsonl`: one JSON object a line, an `update` and numbers, appended as training goes.
+
+    Args:
+      path: the file.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._sum = path, hashlib.sha256()
 
-    def rewind(self, update: int) -> None:
-        """Drops what was written after an update, and a line that a kill cut short."""
-        kept = [row for row in self.read() if row["update"] <= update]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+    @property
+    def sum(self) -> str:
+        """A checksum of all lines that were kept by `rewind`, or appended since."""
+        return self._sum.hexdigest()
+
+    def rewind(self, update: int, expected: str | None, say: Callable[[str], None]) -> None:
+        """Drops what was written after an update: training goes on from there.
+
+        A file that holds what cannot be read, or whose lines are not those that were written, is
+        kept beside the new one, and said to be.
+
+        Args:
+          update: the one that a run goes on from.
+          expected: the checksum that `sum` gave then; None: not known.
+          say: prints.
+        """
+        lines = list(self._lines())
+        kept = [line for line, row in lines if row is not None and row["update"] <= update]
+        for line in kept:
+            self._sum.update(line)
+        bad = [number for number, (_, row) in enumerate(lines, 1) if row is None]
+        wrong = f"line {bad[0]} cannot be read" if bad else ""
+        if expected not in (None, self.sum):
+            wrong = wrong or f"its lines up to update {update} are not those that were written"
+        if wrong and self.path.exists():
+            say(f"{self.path} is damaged ({wrong}): it is kept as {set_aside(self.path).name}")
+        elif wrong:
+            say(f"{self.path} is gone: it begins again at update {update}")
+        write_text(self.path, b"".join(kept).decode())
 
     def append(self, row: Mapping[str, Any]) -> None:
-        with open(self.path, "a") as file:
-            file.write(json.dumps(plain(row), allow_nan=False) + "\n")
+        """Writes a line."""
+        line = (json.dumps(plain(row), allow_nan=False) + "\n").encode()
+        with open(self.path, "ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(line) != len(line):  # a disk that is nearly full takes a part
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._sum.update(line)
 
     def read(self) -> list[dict[str, Any]]:
+        """All lines that can be read."""
+        return [row for _, row in self._lines() if row is not None]
+
+    def _lines(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        """Every line with what it says; None for one that cannot be read."""
         if not self.path.exists():
-            return []
-        rows = []
-        for line in self.path.read_text().splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+            return
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            yield line, _row(line)
 
 
-def plain(value: Any) -> Any:
-    """As JSON knows it: arrays as numbers, NaN and infinities as None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and value not in (float("inf"), float("-inf")) and value == value:
-        return value
-    return None if isinstance(value, float) else value
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(row, dict) and isinstance(row.get("update"), int) and line.endswith(b"\n")
+    if not whole or not all(isinstance(value, int | float | None) for value in row.values()):
+        return None
+    return row

@@ -1,4 +1,4 @@
-"""Ctrl-C between two updates."""
+"""Ctrl-C and SIGTERM between two updates."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Whether a run has been asked to end, and by which signal."""
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+
+    def end(self) -> None:
+        """Ends the run: a `KeyboardInterrupt` that names the signal."""
+        raise KeyboardInterrupt(self.asked)
+
 
 @contextlib.contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """Set by Ctrl-C, so that a run ends between two updates; a second one ends it at once."""
-    asked = threading.Event()
+def interruption() -> Iterator[Interruption]:
+    """Notes a signal, so that a run ends between two updates; a second one ends it at once."""
+    found = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield found
         return
 
     def note(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+        again, found.asked = found.asked is not None, signal.Signals(number)
+        if again:
+            found.end()
 
-    before = signal.signal(signal.SIGINT, note)
+    before = [signal.signal(number, note) for number in SIGNALS]
     try:
-        yield asked
+        yield found
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)

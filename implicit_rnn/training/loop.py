@@ -15,9 +15,10 @@ import numpy as np
 import optax
 from rich.console import Console
 
+from implicit_rnn.training import files
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.ahead import batches_ahead
-from implicit_rnn.training.checkpoint import Checkpoints
+from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
@@ -121,19 +122,20 @@ def run(
 ) -> dict[str, Any]:
     """`train` for compiled parts that are there already."""
     console = console or Console(highlight=False)
-    with folders.locked(folder):
+    with folders.locked(folder) as hold:
         if not resume and (folder / "metrics.jsonl").exists():
             raise folders.FolderError(
                 f"{folder} holds a run already: resume it (add --resume), "
                 "or choose another folder (--output)"
             )
-        folders.keep_configuration(folder, configuration)
+        digest = folders.keep_configuration(folder, configuration)
         for file, content in getattr(parts.task, "keep", {}).items():
-            folders.write_json(folder / file, content)
+            files.write_json(folder / file, content)
         with Display(name, parts.settings.updates, console) as display:
             for note in getattr(parts.task, "notes", ()):
                 display.say(note)
-            return _Run(parts, folder, configuration, hooks, command, display).go()
+            own = _Own(configuration, digest, hold)
+            return _Run(parts, folder, own, hooks, command, display).go()
 
 
 class _Progress(NamedTuple):
@@ -144,6 +146,15 @@ class _Progress(NamedTuple):
     seconds: float = 0.0
     best: float | None = None
     waited: int = 0
+    unsettled: int = 0  # updates in a row without a solve that converged
+
+
+class _Own(NamedTuple):
+    """What makes a folder that of a run."""
+
+    configuration: Mapping[str, Any]
+    digest: str
+    hold: folders.Hold
 
 
 class _Run:
@@ -153,12 +164,12 @@ class _Run:
         self,
         parts: Trainer,
         folder: Path,
-        configuration: Mapping[str, Any],
+        own: _Own,
         hooks: Hooks,
         command: str,
         display: Display,
     ) -> None:
-        self.parts, self.folder, self.configuration = parts, folder, configuration
+        self.parts, self.folder, self.own = parts, folder, own
         self.hooks, self.display = hooks, display
         self.settings, self.split = parts.settings, parts.task.splits["train"]
         self.began = self.since = time.perf_counter()
@@ -168,18 +179,35 @@ class _Run:
             self.state = parts.init()
         except ValueError as error:
             raise SettingsError(str(error)) from error
-        self.progress = _Progress()
+        self.progress, lines = _Progress(), None
         found = self.checkpoints.restore_last(self.state, display.say)
         if found is not None:
             self.state, record = found
-            self.progress = _Progress(**record["progress"])
+            if record["configuration"] != own.digest:
+                raise folders.FolderError(
+                    f"checkpoint {record['update']:06d} in {self.checkpoints.folder} is that of "
+                    "another run: take it away, or choose another folder (--output)"
+                )
+            self.progress, lines = _Progress(**record["progress"]), record["lines"]
             display.say(f"{folder}: going on from update {record['update']}")
         self.update = int(self.state.update)
-        self.records.rewind(self.update)
+        self.records.rewind(self.update, lines, display.say)
         self.past = self.progress.seconds  # of earlier sessions
-        self.environment = folders.begun(folder / "run.json", command)
+        self.environment = folders.begun(folder / "run.json", command, display.say)
 
     def go(self) -> dict[str, Any]:
+        """Trains to the end; what the disk refuses is an error that names the last checkpoint."""
+        try:
+            return self.to_the_end()
+        except (OSError, CheckpointError) as error:
+            there = self.checkpoints.updates()
+            last = f"{there[-1]:06d} in {self.checkpoints.folder}" if there else "none yet"
+            raise TrainingError(
+                f"{files.in_words(error)}; the last good checkpoint is {last}: make room or mend "
+                "this, then go on with --resume"
+            ) from error
+
+    def to_the_end(self) -> dict[str, Any]:
         settings, parts = self.settings, self.parts
         epoch, index = self.progress.epoch, self.progress.position
         plan, trouble = self.plan(epoch), ""
@@ -198,21 +226,24 @@ class _Run:
                 self.display.advance(self.update)
                 if self.update % settings.log_every == 0 or last:
                     self.log(epoch)
-                    if int(self.state.optimiser.notfinite_count) >= settings.most_skipped:
-                        trouble = diagnosis(parts, self.state, batch)
+                    if self.hopeless(last):
+                        trouble = diagnosis(parts, self.state, batch, self.progress.unsettled)
                 self.progress = self.progress._replace(
                     epoch=epoch, position=index, seconds=self.seconds
                 )
                 if self.update % settings.evaluate_every == 0 or last or trouble:
                     self.evaluate()
-                elif interrupted.is_set():
+                elif interrupted.asked:
                     self.save({})
-                if interrupted.is_set() and not last:
-                    self.display.say(f"interrupted at update {self.update}; --resume goes on")
-                    raise KeyboardInterrupt
+                if interrupted.asked and not last:
+                    self.display.say(
+                        f"ended by {interrupted.asked.name} at update {self.update}; "
+                        "--resume goes on"
+                    )
+                    interrupted.end()
         if trouble:
             raise TrainingError(
-                f"{trouble}\nthe last good state is in {self.checkpoints.folder} "
+                f"{trouble}\n  the last good state is in {self.checkpoints.folder} "
                 f"({self.update:06d})"
             )
         if self.update < settings.updates:
@@ -228,6 +259,12 @@ class _Run:
     def exhausted(self) -> bool:
         return 0 < self.settings.patience <= self.progress.waited
 
+    def hopeless(self, last: bool) -> bool:
+        """Whether updates are skipped, or solves fail, one after the other: too many, or all."""
+        skipped, unsettled = int(self.state.optimiser.notfinite_count), self.progress.unsettled
+        most = self.settings.most_skipped
+        return max(skipped, unsettled) >= most or (last and unsettled >= self.update)
+
     def plan(self, epoch: int) -> Sequence[Any]:
         rng = np.random.default_rng((self.settings.seed, epoch))
         return self.split.plan(self.settings.batch, self.settings.buckets, rng)
@@ -236,6 +273,12 @@ class _Run:
         """A line about the updates since the last one."""
         totals = {key: float(value) for key, value in self.state.totals.items()}
         row = {"update": self.update, "epoch": epoch} | ratios(totals)
+        failed = totals.get("solves", 0) > 0 and not row["converged"]
+        counts = failed and getattr(self.parts.model, "settles", True)
+        window = (self.update - 1) % self.settings.log_every + 1
+        self.progress = self.progress._replace(
+            unsettled=self.progress.unsettled + window if counts else 0
+        )
         rate = self.parts.rate(self.state)
         row |= {} if rate is None else {"learning_rate": rate}
         row |= {"skipped": int(self.state.optimiser.total_notfinite)}
@@ -262,12 +305,17 @@ class _Run:
         self.since = time.perf_counter()
 
     def save(self, record: dict[str, Any]) -> None:
-        record = {**record, "progress": self.progress._asdict()}
+        record = record | {"progress": self.progress._asdict(), "lines": self.records.sum}
+        kept = getattr(self.parts.task, "keep", {}).items()
+        record["configuration"] = self.own.digest
+        record["kept"] = {name: files.digest(files.plain(content)) for name, content in kept}
+        self.own.hold.check()
         path = self.checkpoints.save(self.update, self.state, record)
         if self.hooks.on_checkpoint:
             self.hooks.on_checkpoint(path)
 
     def report(self, row: dict[str, Any], hook: Callable[[dict[str, Any]], None] | None) -> None:
+        self.own.hold.check()
         self.records.append(row)
         self.display.advance(self.update, row)
         if hook:
@@ -293,7 +341,7 @@ class _Run:
             "skipped": skipped,
             "test": self.parts.evaluate(state, task.splits["test"]),
             "valid": record.get("metrics"),
-            "config": self.configuration,
+            "config": self.own.configuration,
         }
         content |= {"parts": further} if further else {}
         verdict = getattr(task, "verdict", None)
@@ -304,5 +352,6 @@ class _Run:
                 ends = (rows[:tenth], rows[-tenth:])
                 content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
             content["converged"] = sum(row["converged"] for row in rows) / len(rows)
-        folders.write_json(self.folder / "result.json", content)
+        self.own.hold.check()
+        files.write_sealed(self.folder / "result.json", content)
         return content

@@ -8,6 +8,8 @@ from typing import Literal
 
 import optax
 
+from implicit_rnn.training.ranges import DROPPED, NOT_NEGATIVE, POSITIVE, Range, check_settings
+
 OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.adam,
     "adamw": optax.adamw,
@@ -18,6 +20,11 @@ OPTIMISERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": optax.sgd,
 }
 _MOMENTUM = ("momentum", "nesterov")
+RANGES = {
+    "rate": POSITIVE, "final": NOT_NEGATIVE, "warmup": NOT_NEGATIVE,
+    "clip": Range(0, infinite=True), "momentum": DROPPED, "weight_decay": NOT_NEGATIVE,
+    "l2": NOT_NEGATIVE, "ema": DROPPED,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +38,7 @@ class OptimiserSettings:
         or exponential to it.
       final: see `schedule`.
       warmup: updates over which the rate rises from zero.
-      clip: global norm that gradients are clipped to; 0: they are not.
+      clip: global norm that gradients are clipped to; 0, or infinite: they are not.
       momentum: of momentum and nesterov.
       weight_decay: of adamw, apart from its gradients.
       l2: this times the parameters is added to the gradients, once they are clipped: what
@@ -51,14 +58,9 @@ class OptimiserSettings:
     ema: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise ValueError(f"rate must be positive, got {self.rate}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be at least 0 and below 1, got {self.ema}")
+        check_settings(self, RANGES)
         if self.schedule == "exponential" and self.final <= 0:
             raise ValueError("an exponential schedule needs final > 0")
-        if min(self.warmup, self.clip, self.final, self.l2) < 0:
-            raise ValueError("warmup, clip, final and l2 must not be negative")
 
 
 def schedule(settings: OptimiserSettings, updates: int) -> optax.Schedule:

@@ -11,6 +11,7 @@ more to say; what they have beyond the protocols is used where it is there:
 | | `keep` | `file name -> JSON`: what the trained model needs beside its parameters |
 | | `notes` | lines to be shown when training begins |
 | a model | `solves` | how many layers are solved; its loss takes `solve` and `probe` |
+| | `settles` | whether its solves are meant to converge (true without); if none do, a run ends |
 | | `bounds` | spectral bounds, a tree like a part of the parameters |
 | | `carry` | `(params, batch size) -> carry` at the start of an epoch; its loss takes `carry` |
 

@@ -15,7 +15,13 @@ import optax
 from implicit_rnn import sequence, spectral
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.training import guard
+from implicit_rnn.training.ranges import COUNT, POSITIVE, UNLIMITED, check_settings
 from solvers import Info, Sweeps
+
+RANGES = {
+    "rtol": POSITIVE, "tied": POSITIVE, "loosest": POSITIVE, "max_steps": COUNT, "backward": COUNT,
+    "bound_scale": POSITIVE, "clip": UNLIMITED, "levels": COUNT, "test_rtol": POSITIVE,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Recipe:
       bounded: "transform" clips singular values after each update (`spectral.bounded`),
         "reparametrised" divides matrices by their excess norm before use, "none" does neither.
       bound_scale: factor on the cell's own bounds.
-      clip: global norm that gradients are clipped to.
+      clip: global norm that gradients are clipped to; infinite: they are not.
       accelerated: sweeps with secant steps.
       levels: batch sizes of a compacted batch; 1 sweeps the whole batch in lockstep.
       test_rtol: tolerance where nothing is learnt (`exact`).
@@ -59,6 +65,7 @@ class Recipe:
     warm: bool = False
 
     def __post_init__(self) -> None:
+        check_settings(self, RANGES)
         if self.bounded not in ("transform", "reparametrised", "none"):
             raise ValueError(
                 f'bounded must be "transform", "reparametrised" or "none", got {self.bounded!r}'

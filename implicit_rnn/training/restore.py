@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
+from implicit_rnn.training.files import digest
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
@@ -64,7 +68,29 @@ def restore(
     """
     parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
-    return Trained(parts, *chosen_state(kept, like, print, average))
+    say = partial(print, file=sys.stderr)
+    state, record = chosen_state(kept, like, say, average)
+    _require_same(Path(folder), record)
+    return Trained(parts, state, record)
+
+
+def _require_same(folder: Path, record: dict[str, Any]) -> None:
+    """Refuses files beside a checkpoint that are not those that it was trained with."""
+    path = folder / "config.toml"
+    own = {path.name: record["configuration"], **record["kept"]}
+    for name, expected in own.items():
+        if not (folder / name).exists():
+            continue
+        text = (folder / name).read_text("utf-8", "replace")
+        try:
+            found = digest(text if name == path.name else json.loads(text))
+        except ValueError:
+            found = ""
+        if found != expected:
+            raise CheckpointError(
+                f"{folder}: {name} is not the one that checkpoint {record['update']:06d} was "
+                "trained with; a copy, or --resume, mends it"
+            )
 
 
 def chosen_state(

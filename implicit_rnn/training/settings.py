@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+from implicit_rnn.training.ranges import COUNT, NOT_NEGATIVE, SEED, Range, check_settings
+
 PRECISIONS = ("bfloat16", "float16", "float32")
 
 
 class SettingsError(ValueError):
     """Settings that the task, the model or the recipe refuses: which, and why."""
+
+
+RANGES = {
+    "updates": COUNT, "batch": COUNT, "buckets": COUNT, "seed": SEED, "log_every": COUNT,
+    "evaluate_every": COUNT, "keep": Range(2), "patience": NOT_NEGATIVE, "evaluate_batch": COUNT,
+    "most_skipped": COUNT,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +31,11 @@ class TrainingSettings:
       seed: of parameters, order and dropout (a task has a seed of its own).
       log_every: updates between two lines of `metrics.jsonl`.
       evaluate_every: updates between two evaluations on the validation set, each with a checkpoint.
-      keep: checkpoints kept beside the best.
+      keep: checkpoints kept beside the best, two at least: one to fall back to.
       patience: evaluations without improvement before training stops; 0: it does not.
       evaluate_batch: examples a batch of an evaluation.
-      most_skipped: updates in a row that may be skipped for not being finite; looked at with every
-        line of `metrics.jsonl`.
+      most_skipped: updates in a row that may be skipped for not being finite, or that may pass
+        without a single solve that converges; looked at with every line of `metrics.jsonl`.
       dtype: what losses compute in, `"bfloat16"`, `"float16"` or `"float32"`, while parameters are
         kept as they are; None: as the model does.
     """
@@ -46,10 +55,4 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         if self.dtype not in (None, *PRECISIONS):
             raise ValueError(f"dtype must be one of {', '.join(PRECISIONS)}, got {self.dtype!r}")
-        least = {"seed": 0, "patience": 0, "keep": 2}  # one to fall back to
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is int and value < least.get(field.name, 1):
-                raise ValueError(
-                    f"{field.name} must be at least {least.get(field.name, 1)}, got {value}"
-                )
+        check_settings(self, RANGES)

@@ -51,6 +51,7 @@ def arrays(examples: Any) -> Source:
     count = len(leaves[0])
     if any(len(leaf) != count for leaf in leaves):
         raise ValueError(f"arrays of one length wanted, got {[len(leaf) for leaf in leaves]}")
+    require_finite(examples)
 
     def plan(batch: int, buckets: int, rng: np.random.Generator | None) -> list:
         if rng is None:
@@ -65,8 +66,21 @@ def arrays(examples: Any) -> Source:
     return Source(plan, take)
 
 
+def require_finite(examples: Any) -> None:
+    """Refuses a tree of arrays `[count, ...]` with a number that is not finite: says which."""
+    for path, leaf in tree_util.tree_leaves_with_path(examples):
+        values = np.asarray(leaf)
+        if values.dtype.kind != "f":
+            continue
+        bad = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        if bad.size:
+            name = tree_util.keystr(path).lstrip(".")
+            raise ValueError(f"example {bad[0]} of {name or 'the array'} is not finite")
+
+
 def labelled(examples: Examples) -> Source:
     """A source of batches of about equal length out of a set of examples."""
+    require_finite(examples)
 
     def take(index: np.ndarray, time: int) -> Examples:
         found = examples.take(index, time)

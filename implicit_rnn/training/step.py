@@ -238,7 +238,11 @@ class _Program(NamedTuple):
             size = settings.batch if self.carries else settings.evaluate_batch
             carry = self.fresh(params, size)
             found: dict[str, jax.Array] = {}
-            for entry in split.plan(size, -(-settings.buckets // 2), None):
+            try:
+                plan = split.plan(size, -(-settings.buckets // 2), None)
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
+            for entry in plan:
                 sums, carry = judge(params, split.batch(entry), carry)
                 found = totals.add(found, sums) if found else sums
             return totals.ratios({name: float(value) for name, value in found.items()})

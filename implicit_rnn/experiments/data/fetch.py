@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import sys
 import urllib.error
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from implicit_rnn.experiments.data.catalogue import DATASETS, File
 from implicit_rnn.experiments.data.files import BLOCK, DataError, find, folders, verify
+
+# A connection that fails, times out or is cut, and an answer that is none.
+_CUT = (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException)
 
 
 def fetch(file: File, path: Path) -> None:
@@ -32,12 +36,20 @@ def fetch(file: File, path: Path) -> None:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             # A server that does not know ranges sends the whole file.
-            mode = "ab" if have and answer.status == 206 else "wb"
-            with open(part, mode) as out:
-                while block := answer.read(BLOCK):
+            goes_on = have > 0 and answer.status == 206
+            with open(part, "ab" if goes_on else "wb") as out:
+                left = file.size - have if goes_on else file.size
+                while left >= 0 and (block := answer.read(min(BLOCK, left + 1))):
                     out.write(block)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise DataError(f"{file.url}: {error}; what has arrived is kept, fetch again") from None
+                    left -= len(block)
+    except _CUT as error:
+        if getattr(error, "code", 0) == 416:  # what is there goes beyond the file: begin anew
+            part.unlink(missing_ok=True)
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{file.url}: {words}; what has arrived is kept, fetch again") from None
+    if left < 0:
+        part.unlink()
+        raise DataError(f"{file.url} gives more than the {file.size:,} bytes expected: refused")
     if part.stat().st_size < file.size:
         raise DataError(f"{file.url} ended early; what has arrived is kept, fetch again")
     try:
@@ -78,8 +90,12 @@ def fetch_all(names: Sequence[str]) -> int:
             if file.url is None:
                 nowhere.append(file.path)
                 continue
+            packed = path  # perhaps a damaged one that lies there gzipped
+            path = path.with_name(Path(file.path).name)
             print(f"fetching {file.url}")
             fetch(file, path)
+            if packed != path:
+                packed.unlink()
             print(f"wrote {path}")
         if nowhere:
             print(

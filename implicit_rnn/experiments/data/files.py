@@ -12,6 +12,8 @@ from typing import BinaryIO, cast
 from implicit_rnn.experiments.data.catalogue import DATASETS, File
 
 BLOCK = 1 << 16  # bytes read at a time
+MOST = 1 << 30  # bytes that a file may hold, unpacked: forty times the largest that is known
+_BAD_PACKING = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class DataError(RuntimeError):
@@ -58,12 +60,27 @@ def sound(name: str, file: str) -> Path:
     return path
 
 
+def contents(path: Path, most: int = MOST) -> bytes:
+    """The bytes of a file, unpacked if its name ends in `.gz`; not more than so many are read."""
+    found = bytearray()
+    try:
+        with _opened(path, path.suffix == ".gz") as file:
+            # Block by block: to be read at once, the most would have to be allocated.
+            while len(found) <= most and (block := file.read(BLOCK)):
+                found += block
+    except _BAD_PACKING:
+        raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
+    if len(found) > most:
+        raise DataError(f"{path} holds more than {most:,} bytes: it is not what it should be")
+    return bytes(found)
+
+
 def verify(path: Path, file: File) -> None:
     """Raises `DataError` unless the file, unpacked, has the right size and checksum."""
     packed = path.suffix == ".gz" and not file.path.endswith(".gz")
     try:
         size, checksum = _measured(path, packed)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+    except _BAD_PACKING:
         raise DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
     if size != file.size:
         raise DataError(f"{path} has {size:,} bytes, {file.size:,} expected: fetch it again")
@@ -71,11 +88,15 @@ def verify(path: Path, file: File) -> None:
         raise DataError(f"{path} is damaged (its checksum differs): fetch it again")
 
 
+def _opened(path: Path, packed: bool) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path) if packed else open(path, "rb"))
+
+
 def _measured(path: Path, packed: bool) -> tuple[int, str]:
-    """Size and checksum of a file, or of what is packed in it."""
+    """Size and checksum of a file, or of what is packed in it; little beyond `MOST` is read."""
     digest, size = hashlib.sha256(), 0
-    with cast(BinaryIO, gzip.open(path) if packed else open(path, "rb")) as file:
-        while block := file.read(BLOCK):
+    with _opened(path, packed) as file:
+        while size <= MOST and (block := file.read(BLOCK)):
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +22,11 @@ def located(name: str, file: str, folder: Path | None, *, verified: bool = False
       name: the data set.
       file: its file; it may lie there gzipped.
       folder: None for the data set's own.
-      verified: whether the data set's own file must have its checksum.
+      verified: whether the data set's own file must have its checksum, and not only one of the
+        published size.
     """
     if folder is None:
-        return data.checked(name, file) if verified else data.find(name, file)
+        return data.checked(name, file) if verified else data.sound(name, file)
     for path in (folder / file, folder / f"{file}.gz"):
         if path.exists():
             return path
@@ -37,11 +36,9 @@ def located(name: str, file: str, folder: Path | None, *, verified: bool = False
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a text file in UTF-8, each with its place, for messages: `file, line 3`."""
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path}: not a whole gzip file: {error}") from None
+        content = data.contents(path)
+    except data.DataError as error:
+        raise CorpusError(str(error)) from None
     content = content.removeprefix(b"\xef\xbb\xbf")
     for number, line in enumerate(content.split(b"\n"), 1):
         place = f"{path}, line {number}"

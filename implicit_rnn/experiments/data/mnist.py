@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +51,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
       path: the file, gzipped if its name ends in `.gz`.
       dimensions: how many the array must have; the magic number tells.
     """
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise data.DataError(f"{path} is damaged (no whole gzip file): fetch it again") from None
+    content = data.contents(path)
     magic, wanted = int.from_bytes(content[:4], "big"), 256 * _UNSIGNED_BYTE + dimensions
     if magic != wanted:
         raise data.DataError(f"{path} is no such IDX file: it begins with {magic}, not {wanted}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jax
@@ -33,7 +34,7 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         try:
             trainer, state, _ = restored(config, members[0])
         except CheckpointError as error:
-            print(f"left out: {error}")
+            print(f"left out: {error}", file=sys.stderr)
             continue
         changes = settling(trainer, state, config)
         groups[name], moved[name] = members, (np.arange(len(changes)), changes)

@@ -76,6 +76,10 @@ def checked_graph(
     for name, values in (("edges", edges), ("labels", labels)):
         if not np.issubdtype(values.dtype, np.integer):
             raise GraphError(f"{where}: {name} must be integers, got {values.dtype}")
+    if inputs.dtype.kind not in "biuf":
+        raise GraphError(f"{where}: features must be numbers, got {inputs.dtype}")
+    with np.errstate(over="ignore"):  # too large for the programs is not finite: refused here
+        inputs = inputs.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
     if bad.size:
         raise GraphError(f"{where}: a feature of node {bad[0]} is not finite")
@@ -84,9 +88,7 @@ def checked_graph(
     if not directed:
         edges = np.concatenate([edges, edges[:, ::-1]])
     by_end = np.unique(edges[:, ::-1], axis=0)[:, ::-1]
-    return Graph(
-        inputs.astype(np.float32), np.ascontiguousarray(by_end), labels.astype(np.int32), classes
-    )
+    return Graph(inputs, np.ascontiguousarray(by_end), labels.astype(np.int32), classes)
 
 
 def random_split(nodes: int, seed: int, train: float, valid: float) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -89,6 +90,8 @@ def read_citations(path: Path, classes: int) -> tuple[Graph, dict[str, np.ndarra
     )  # fmt: skip
     split = {name: found[array] for name, array in _SPLIT.items()}
     for name, array in _SPLIT.items():
+        if split[name].ndim != 1 or split[name].dtype.kind not in "iu" or not split[name].size:
+            raise GraphError(f"{path}: {array} must hold numbers of nodes, one at least")
         bad = np.flatnonzero((split[name] < 0) | (split[name] >= len(graph.labels)))
         if bad.size:
             raise GraphError(
@@ -102,8 +105,18 @@ def _dense(
     path: Path, values: np.ndarray, columns: np.ndarray, starts: np.ndarray, shape: np.ndarray
 ) -> np.ndarray:
     """The matrix whose row `i` has `values[starts[i]:starts[i + 1]]` in these `columns`."""
-    if shape.shape != (2,) or starts.shape != (shape[0] + 1,) or values.shape != columns.shape:
+    if any(array.dtype.kind not in "iu" for array in (columns, starts, shape)):
+        raise GraphError(f"{path}: x_indices, x_indptr and x_shape must hold integers")
+    columns, starts, shape = (array.astype(np.int64) for array in (columns, starts, shape))
+    if (
+        columns.ndim != 1
+        or shape.shape != (2,)
+        or starts.shape != (shape[0] + 1,)
+        or values.shape != columns.shape
+    ):
         raise GraphError(f"{path}: x_data, x_indices, x_indptr and x_shape do not fit together")
+    if shape.min() < 1 or 4 * math.prod(map(int, shape)) > data.MOST:
+        raise GraphError(f"{path}: x_shape says {shape[0]} x {shape[1]}, which is none or too many")
     counts = np.diff(starts)
     bad = np.flatnonzero(counts < 0)
     if bad.size or starts[0] != 0 or starts[-1] != len(values):
@@ -119,5 +132,8 @@ def _dense(
             f"numbered from 0 to {shape[1] - 1}"
         )
     matrix = np.zeros(tuple(shape), np.float32)
-    np.add.at(matrix, (rows, columns), values)
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what is not finite is refused with its node
+        np.add.at(matrix, (rows, columns), values)
     return matrix

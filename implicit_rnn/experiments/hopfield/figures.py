@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         try:
             trainer, state, _ = restored(config, members[0])
         except CheckpointError as error:
-            print(f"left out: {error}")
+            print(f"left out: {error}", file=sys.stderr)
             continue
         assert isinstance(trainer.model, Hopfield)
         details, title = trainer.task.details, _title(name)

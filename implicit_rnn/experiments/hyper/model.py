@@ -70,6 +70,7 @@ class HyperOptimiser(NamedTuple):
     solves: int
     start: Callable[[], Training]
     carry: None = None
+    settles: bool = False  # a training takes the steps that it is given
 
 
 def hyper_optimiser(

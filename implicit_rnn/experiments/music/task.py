@@ -97,9 +97,9 @@ def read_music(path: Path) -> dict[str, list[np.ndarray]]:
                 f"{path}: entry {short[0]} of {split}_lengths is {lengths[short[0]]}, but a piece "
                 "has at least one frame"
             )
-        if lengths.sum() != len(roll):
+        if (together := sum(map(int, lengths))) != len(roll):
             raise data.DataError(
-                f"{path}: the pieces of {split}_lengths have {lengths.sum():,} frames together, "
+                f"{path}: the pieces of {split}_lengths have {together:,} frames together, "
                 f"{split} has {len(roll):,}"
             )
         bad = np.argwhere(roll > 1)

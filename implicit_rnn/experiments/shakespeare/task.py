@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_rnn.experiments import data
+from implicit_rnn.experiments.data.lines import lines
 from implicit_rnn.experiments.task import Task
 from implicit_rnn.training.sources import Source
 
@@ -48,7 +49,7 @@ def tiny_shakespeare_task(*, window: int = 100, held_out: float = 0.1) -> Task:
       window: characters an update; the state is carried from window to window.
       held_out: share at the end of the text that is tested on; half as much before it validates.
     """
-    text = data.find("tiny_shakespeare", "input.txt").read_text("ascii")
+    text = "\n".join(line for line, _ in lines(data.sound("tiny_shakespeare", "input.txt")))
     alphabet = sorted(set(text))
     number = {character: index for index, character in enumerate(alphabet)}
     tokens = np.array([number[character] for character in text], np.int32)

@@ -13,7 +13,7 @@ With vectors of 200 for words and 12 for affixes that makes 200, 201, 273 and 28
 from __future__ import annotations
 
 import collections
-import json
+import itertools
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 
 from implicit_rnn.experiments.data.lines import CorpusError
 from implicit_rnn.experiments.tagging.corpora import Sentence
+from implicit_rnn.training.files import read_sealed
 
 FEATURES = ("words", "lower", "affixes", "spelling")
 FLAGS = (
@@ -129,10 +130,15 @@ class Vocabulary(NamedTuple):
     def load(path: Path) -> Vocabulary:
         """Reads what `content` gave."""
         try:
-            content = json.loads(path.read_text())
+            content = read_sealed(path)
             found = Vocabulary(**{**content, "shape": tuple(content["shape"])})
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
+            texts = [*found.words, *found.tags, *itertools.chain.from_iterable(found.affixes)]
+            numbers = [found.rare, *found.shape]
+        except (TypeError, KeyError) as error:
             raise CorpusError(f"{path} is no vocabulary: {error}") from None
+        whole = all(isinstance(text, str) for text in texts) and found.words and found.tags
+        if not whole or len(numbers) != 3 or not all(isinstance(n, int) for n in numbers):
+            raise CorpusError(f"{path} is no vocabulary: texts and numbers wanted")
         if found.features not in FEATURES:
             raise CorpusError(f"{path}: unknown features {found.features!r}")
         return found

@@ -10,7 +10,7 @@ from implicit_rnn.experiments.tagging.errors import errors
 from implicit_rnn.experiments.tagging.use import predictions
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import State, Trainer
-from implicit_rnn.training.folder import write_json
+from implicit_rnn.training.files import write_json
 
 
 def mistaken(

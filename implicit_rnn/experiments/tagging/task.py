@@ -96,7 +96,7 @@ def read_splits(
         if folder:
             whole = treebank.read(treebank.documents(folder))
         else:
-            whole = corpora.sample(data.find("ptb_sample", "wsj_sample_tagged.tsv"))
+            whole = corpora.sample(data.sound("ptb_sample", "wsj_sample_tagged.tsv"))
         found = _by_document(whole, SAMPLE)
     else:
         if not folder:

@@ -33,14 +33,15 @@ def read_vectors(path: Path, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
             if line.strip():
                 raise CorpusError(f"{place}: a word and its vector wanted, got {line[:40]!r}")
             continue
-        if not size and len(values) == 1 and word.isdigit() and values[0].isdigit():
+        if not size and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
             size = int(values[0])
             continue
         size = size or len(values)
         if len(values) != size or not size:
             raise CorpusError(f"{place}: {size or 'some'} numbers wanted, got {len(values)}")
         try:
-            vector = np.array(values, np.float32)
+            with np.errstate(over="ignore"):  # too large is not finite
+                vector = np.array(values, np.float32)
         except ValueError:
             raise CorpusError(f"{place}: one of {values[:3]}... is no number") from None
         if not np.all(np.isfinite(vector)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import json
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 
 from implicit_rnn.experiments.data.lines import CorpusError
 from implicit_rnn.experiments.translation import bpe
+from implicit_rnn.training.files import read_sealed
 
 UNKNOWN = 0  # the number of every piece that training has not seen on its side
 
@@ -59,11 +60,15 @@ class Subwords(NamedTuple):
     def load(path: Path) -> Subwords:
         """Reads what `content` gave."""
         try:
-            content = json.loads(path.read_text())
+            content = read_sealed(path)
             merges = [(first, second) for first, second in content.pop("merges")]
-            return Subwords(merges, **content)
+            found = Subwords(merges, **content)
         except (ValueError, TypeError, KeyError) as error:
             raise CorpusError(f"{path} holds no subwords: {error}") from None
+        pieces = [*itertools.chain.from_iterable(merges), *found.source, *found.target]
+        if not all(isinstance(piece, str) for piece in pieces):
+            raise CorpusError(f"{path} holds no subwords: a piece is no text")
+        return found
 
 
 def subwords(pairs: Sequence[tuple[str, str]], merges: int) -> Subwords:

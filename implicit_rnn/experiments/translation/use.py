@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from implicit_rnn.experiments.translation.moses import escaped, readable
 from implicit_rnn.experiments.translation.subwords import Subwords
 from implicit_rnn.experiments.translation.task import bare_task, source_language
 from implicit_rnn.models import Seq2Seq, Transformer
+from implicit_rnn.training import files, restore
 from implicit_rnn.training import folder as folders
-from implicit_rnn.training import restore
 
 _BATCH = 64
 _GROWTH = 1.5  # from one length that sentences are padded to to the next, each a program
@@ -188,7 +187,7 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
             found = list(itertools.islice(every, len(part)))
             score, signature = bleu(found, [target for _, target in part])
             file = f"translations/{name}-{_stem(search)}.txt"
-            folders.write_text(folder / file, "".join(f"{text}\n" for text in found))
+            files.write_text(folder / file, "".join(f"{text}\n" for text in found))
             records.append(
                 {"split": name, **search._asdict(), "bleu": score, "signature": signature}
                 | {"sentences": len(found), "update": record["update"], "file": file}
@@ -211,10 +210,10 @@ def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Puts records beside those of other searches."""
     if not path.exists():
         return
-    result = json.loads(path.read_text())
+    result = files.read_sealed(path)
     new = {_search_of(record): dict(record) for record in records}
     old = {_search_of(record): record for record in result.get("translations", [])}
-    folders.write_json(path, result | {"translations": list((old | new).values())})
+    files.write_sealed(path, result | {"translations": list((old | new).values())})
 
 
 def _stem(search: Search) -> str:

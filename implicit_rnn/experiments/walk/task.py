@@ -39,6 +39,10 @@ def biased_walk(
         raise ValueError(f'direction must be "normal" or "unit", got {direction!r}')
     if inputs not in ("both", "positions", "increments"):
         raise ValueError(f'inputs must be "both", "positions" or "increments", got {inputs!r}')
+    if min_length > max_length:
+        raise ValueError(
+            f"min_length must be at most max_length, got {min_length} and {max_length}"
+        )
     rng = np.random.default_rng(seed)
     length = rng.integers(min_length, max_length + 1, count)
     turn = rng.uniform(size=count) * length

@@ -1,0 +1,110 @@
+"""The campaign: `python -m tests.faults --cases 200 --seconds 7200 --out runs/faults.jsonl`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import tests.conftest  # noqa: F401  (quick compilation, for the children as well)
+from implicit_rnn.training.tables import dump
+from tests.faults.cases import Bench, drawn, mountable, tried
+from tests.faults.child import end, start, strike
+from tests.implicit_rnn.experiments.problems import CONTENT
+
+FAILED = "FAILED"
+SMALL = CONTENT | {"model": {"name": "tagger", "encoder": "gru", "hidden": 3}}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--cases", type=int, default=200, help="numbers 0 to CASES - 1")
+    parser.add_argument("--seconds", type=float, default=7200, help="stop after so long")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/faults.jsonl"))
+    parser.add_argument("--only", type=int, help="try this one case and print all about it")
+    options = parser.parse_args(argv)
+    # So that disks of a campaign that is ended are taken away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = previous(options.out, options.seed)
+    began, numbers = time.monotonic(), range(len(lines), options.cases)
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, options.out.open("a") as out:
+        bench = prepared(Path(folder))
+        for number in numbers if options.only is None else [options.only]:
+            if time.monotonic() - began > options.seconds:
+                break
+            line = one(bench, Path(folder), options.seed, number)
+            print(json.dumps(line), flush=True)
+            if options.only is None:
+                lines.append(line)
+                out.write(json.dumps(line) + "\n")
+                out.flush()
+    print(table(lines))
+    return int(any(line["verdict"] == FAILED for line in lines))
+
+
+def prepared(folder: Path) -> Bench:
+    """A run that nothing happens to, one that is ended half-way, and how long one takes."""
+    config = folder / "small.toml"
+    config.write_text(dump(SMALL))
+    bench = Bench(config, folder / "whole", folder / "half", 0.0)
+    ended = end(start(bench.train(bench.whole)))
+    assert ended.code == 0, ended
+    child = start(bench.train(bench.half))
+    assert strike(child, signal.SIGTERM, (bench.half / "checkpoints" / "000014.json").exists)
+    end(child)
+    assert not (bench.half / "result.json").exists()
+    began = time.monotonic()  # compiled programs are there now
+    end(start(bench.train(folder / "again")))
+    assert bench.same(folder / "again")
+    return bench._replace(seconds=time.monotonic() - began)
+
+
+def one(bench: Bench, folder: Path, seed: int, number: int) -> dict:
+    """A case as a line of the report."""
+    kind, rng = drawn(seed, number, mountable())
+    own, began = folder / f"case-{number}", time.monotonic()
+    line = {"seed": seed, "number": number, "kind": kind}
+    try:
+        verdict, what = tried(kind, bench, own, rng)
+        line |= {"verdict": verdict, "what": what}
+    except Exception:
+        line |= {"verdict": FAILED, "what": traceback.format_exc()[-3000:]}
+    shutil.rmtree(own, ignore_errors=True)
+    return line | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def previous(path: Path, seed: int) -> list[dict]:
+    """What an earlier campaign has written, to be gone on with."""
+    if not path.exists():
+        return []
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    if any(line["seed"] != seed for line in lines):
+        raise SystemExit(f"{path} holds cases of another seed: choose another --out")
+    return lines
+
+
+def table(lines: list[dict]) -> str:
+    """Counts by kind and verdict."""
+    counts = Counter((line["kind"], line["verdict"]) for line in lines)
+    kinds, verdicts = (sorted({key[side] for key in counts}) for side in (0, 1))
+    rows = [["kind", *verdicts, "all"]]
+    for kind in kinds:
+        own = [counts[kind, verdict] for verdict in verdicts]
+        rows.append([kind, *map(str, own), str(sum(own))])
+    sums = [sum(counts[kind, verdict] for kind in kinds) for verdict in verdicts]
+    rows.append(["all", *map(str, sums), str(sum(sums))])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

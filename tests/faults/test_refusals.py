@@ -1,0 +1,152 @@
+"""What the command says about bad input, bad folders and bad servers: one sentence each.
+
+Every case runs the real command in a child process; cases that end before a program is compiled
+share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from implicit_rnn.training.tables import dump
+from tests.faults.child import several
+from tests.implicit_rnn.experiments.problems import CONTENT
+
+SETTINGS = {
+    "optimiser.rate=nan": "optimiser.rate must be a finite number, got nan",
+    "task.bias=nan": "task.bias must be a finite number, got nan",
+    "task.bias=-inf": "task.bias must be a finite number, got -inf",
+    "solver.rtol=nan": "solver.rtol must be a finite number, got nan",
+    "solver.rtol=-1": "solver.rtol must be positive, got -1",
+    "optimiser.momentum=1.5": "optimiser.momentum must be at least 0 and below 1, got 1.5",
+    "training.seed=-1": "training.seed must be at least 0",
+    "training.updates=99999999999": "training.updates must be at most",
+    "model.hidden=-4": "model.hidden must be at least 1, got -4",
+    "model.hidden=0": "model.hidden must be at least 1, got 0",
+    "model.layers=0": "model.layers must be at least 1, got 0",
+    "model.feature_dropout=1.0": "model.feature_dropout must be at least 0 and below 1, got 1.0",
+    "task.dimension=0": "task.dimension must be at least 1, got 0",
+    "task.valid=0": "task.valid must be at least 1, got 0",
+    "task.max_length=0": "task.max_length must be at least 1, got 0",
+    "task.min_length=7": "min_length must be at most max_length, got 7 and 6",
+    "task=3": "'task' is not of the form table.key",
+}
+TABLES = {
+    "[variants]\nx = 3\n": "variants.x: a table wanted, got 3",
+    "profiles = 3\n": "profiles: a table wanted, got 3",
+    "grid = 3\n": "grid: a table wanted, got 3",
+    "paper = 3\n": "paper: a list of tables wanted, got 3",
+    "title = 3\n": "title: a string wanted, got 3",
+    'solver = "fast"\n': "solver: a table wanted, got 'fast'",
+    "[grid]\n'task.bias' = []\n": "grid.task.bias: a list of values wanted, got []",
+    '[variants."../../evil"]\n': "run '../../evil' is no name",
+    '[variants."a/b"]\n': "run 'a/b' is no name",
+    '[variants.".."]\n': "run '..' is no name",
+    "[variants.plots]\n": "'plots' is what a file of the results is called",
+    "[grid]\n'model.encoder' = ['../gru']\n": "run 'encoder=../gru' is no name",
+    "[grid]\n'task.bias' = [1.0, 1.0]\n": "two runs are called 'bias=1.0'",
+    "x = " + "[" * 5000 + "]" * 5000 + "\n": "nested too deeply",
+}
+
+
+def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    good, output = tmp_path / "good.toml", tmp_path / "deep" / "er" / "out"
+    good.write_text(dump(CONTENT))
+    train = ["train", good, "--output", output]
+    commands = [[*train, "--set", setting] for setting in SETTINGS]
+    for number, text in enumerate(TABLES):
+        path = tmp_path / f"{number}.toml"
+        # Keys first: what follows a table's head is that table's.
+        parts = [text, dump(CONTENT)] if not text.startswith("[") else [dump(CONTENT), text]
+        path.write_text("\n".join(parts))
+        commands.append(["train", path, "--output", output])
+    others = {
+        "a single run, without a name: leave out --only": [*train, "--only", "zzz"],
+        "is a file: name a folder": ["train", good, "--output", good],
+        "is no run folder": ["evaluate", tmp_path, "--average", "50"],
+    }
+    ended = several(*commands, *others.values())
+    for found, message in zip(ended, [*SETTINGS.values(), *TABLES.values(), *others], strict=True):
+        assert found.code == 1, (message, found)
+        assert message in found.sentence
+        assert not found.out
+    # Nothing was written, neither where it should have been nor anywhere else.
+    assert not (tmp_path / "deep").exists()
+    assert {path.suffix for path in tmp_path.rglob("*")} == {".toml"}
+
+
+CONTENTS = bytes(range(256)) * 100
+GZIPPED = b"no gzip at all"
+ANSWERS = {
+    # A chunk that is announced and does not come.
+    "cut": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\nshort",
+    "status": b"HTTP/1.1 twohundred OK\r\n\r\n",
+    "no answer": b"",
+    "whole": b"HTTP/1.1 200 OK\r\n\r\n" + CONTENTS,
+}
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[str, list[int]]]:
+    """Its address, and how many bytes of an answer without end it was asked for."""
+    sent: list[int] = []
+
+    class Answers(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            request = self.rfile.readline().decode()
+            while self.rfile.readline().strip():
+                pass
+            name = request.split()[1].strip("/").replace("%20", " ")
+            if name != "endless":
+                self.wfile.write(ANSWERS[name])
+                return
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            with contextlib.suppress(OSError):
+                for _ in range(600):
+                    self.wfile.write(bytes(100_000))
+                    sent.append(100_000)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as found:
+        found.daemon_threads = True
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_address[1]}", sent
+        found.shutdown()
+
+
+def test_a_download_that_goes_wrong_ends_in_a_sentence_and_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("IMPLICIT_RNN_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names, packed = [*ANSWERS, "endless"], tmp_path / "implicit_rnn" / "whole" / "file.bin.gz"
+    packed.parent.mkdir(parents=True)
+    packed.write_bytes(GZIPPED)
+    with server() as (address, sent):
+        before = (
+            "from implicit_rnn.experiments import data\n"
+            f"for name in {names!r}:\n"
+            f"    file = data.File('file.bin', {address!r} + '/' + name.replace(' ', '%20'), "
+            f"{hashlib.sha256(CONTENTS).hexdigest()!r}, {len(CONTENTS)})\n"
+            "    data.DATASETS[name] = data.DataSet('a test', 'none', (file,))\n"
+        )
+        ended = several(
+            *[["data", "fetch", name] for name in names], ["data", "verify", "whole"],
+            before=before,
+        )  # fmt: skip
+    told = dict(zip(names, ended, strict=False))
+    assert "what has arrived is kept" in told["cut"].sentence
+    assert "fetch again" in told["status"].sentence
+    assert "fetch again" in told["no answer"].sentence
+    assert f"gives more than the {len(CONTENTS):,} bytes" in told["endless"].sentence
+    assert sum(sent) < 20_000_000  # what the system buffers on its way, and no more
+    # The damaged file that lay there gzipped is replaced by a whole one.
+    assert told["whole"].code == ended[-1].code == 0, ended
+    assert "good" in ended[-1].out
+    assert not packed.exists()
