@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def prepared(folder: Path) -> Bench:
-    """A run that nothing happens to, one that is ended half-way, and how long one takes to begin."""
+    """A run that nothing happens to, one that is ended half-way, and how long it takes to begin."""
     config = folder / "small.toml"
     config.write_text(dump(SMALL))
     bench = Bench(config, folder / "whole", folder / "half", 0.0)
