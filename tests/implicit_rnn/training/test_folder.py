@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from implicit_rnn.training.checkpoint import CheckpointError
 from implicit_rnn.training.files import (
     FolderError,
+    digest,
     read_sealed,
     set_aside,
     write_sealed,
     write_text,
 )
 from implicit_rnn.training.folder import Records, begun, locked
+from implicit_rnn.training.restore import require_same
+from implicit_rnn.training.tables import dump
 
 
 def records(path: Path, *updates: int) -> Records:
@@ -112,3 +116,18 @@ def test_what_is_set_aside_never_takes_the_place_of_another(tmp_path: Path):
         set_aside(path)
     assert (tmp_path / "file.damaged").read_text() == "a"
     assert (tmp_path / "file.damaged-2").read_text() == "b"
+
+
+def test_files_beside_a_checkpoint_are_those_it_was_trained_with(tmp_path: Path):
+    text, words = dump({"training": {"updates": 3}}), {"words": ["a", "b"]}
+    record = {"update": 7, "configuration": digest(text), "kept": {"words.json": digest(words)}}
+    (tmp_path / "config.toml").write_text(text)
+    (tmp_path / "words.json").write_text(json.dumps(words, indent=1))
+    require_same(tmp_path, record)
+    for name in ("config.toml", "words.json"):
+        whole = (tmp_path / name).read_bytes()
+        for bad in (whole.replace(b"a", b"c", 1), whole[:-3], b"\xff"):
+            (tmp_path / name).write_bytes(bad)
+            with pytest.raises(CheckpointError, match=f"{name} is not the one that checkpoint"):
+                require_same(tmp_path, record)
+        (tmp_path / name).write_bytes(whole)
