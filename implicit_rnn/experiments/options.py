@@ -18,7 +18,7 @@ Table = dict[str, Any]
 
 # What a run, or a profile, may be called: it becomes a folder.
 _LONGEST = 200  # bytes
-_TAKEN = ("plots", "checkpoints", "events", "translations", "lock")
+_TAKEN = ("plots", "checkpoints", "events", "profile", "translations", "lock")
 
 
 class ConfigError(ValueError):

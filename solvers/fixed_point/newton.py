@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -181,9 +181,17 @@ def _has_reverse_only(jaxpr: core.Jaxpr) -> bool:
     # The tangent of a custom_vjp is left as a mark that only reverse mode can resolve.
     return any(
         equation.primitive.name == "custom_lin"
-        or any(map(_has_reverse_only, core.jaxprs_in_params(equation.params)))
+        or any(map(_has_reverse_only, _inner(equation.params)))
         for equation in jaxpr.eqns
     )
+
+
+def _inner(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
+    """The programs within an equation; jax has a function for it from 0.10 on only."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.Jaxpr | core.ClosedJaxpr):
+                yield item.jaxpr if isinstance(item, core.ClosedJaxpr) else item
 
 
 def _backtrack(
