@@ -19,7 +19,7 @@ from jax import lax
 
 from solvers.space import Tree
 
-Algorithm = Literal["thomas", "lapack", "cyclic"]
+Algorithm = Literal["thomas", "cyclic"]
 
 
 class Bands(NamedTuple):
@@ -77,9 +77,8 @@ def tridiagonal_solve(
 
     Args:
       lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
-      algorithm: `"thomas"` (two loops; O(time) work and depth), `"lapack"`
-        (`lax.linalg.tridiagonal_solve`, with pivoting where the library has it) or `"cyclic"`
-        (cyclic reduction; O(time) work, O(log time) depth). By default the platform the program
+      algorithm: `"thomas"` (two loops; O(time) work and depth) or `"cyclic"` (cyclic reduction;
+        O(time) work, O(log time) depth). By default the platform the program
         is lowered for decides: the scan on CPU, cyclic reduction elsewhere.
     """
     shapes = {jnp.shape(a) for a in (lower, diagonal, upper, rhs)}
@@ -218,16 +217,6 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     return lax.fori_loop(0, time, substitute, (zero, values))[1]
 
 
-def _lapack(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
-    shape = rhs.shape
-    below, own, above, target = (
-        jnp.moveaxis(a.reshape(shape[0], -1), 0, -1) for a in (lower, diagonal, upper, rhs)
-    )
-    below, above = below.at[:, 0].set(0), above.at[:, -1].set(0)
-    x = lax.linalg.tridiagonal_solve(below, own, above, target[..., None])[..., 0]
-    return jnp.moveaxis(x, -1, 0).reshape(shape)
-
-
 def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
     """Eliminates every second unknown, solves the half-size system, substitutes back."""
     time = rhs.shape[0]
@@ -257,6 +246,5 @@ def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
 
 _ALGORITHMS: dict[str, Callable[..., jax.Array]] = {
     "thomas": _thomas,
-    "lapack": _lapack,
     "cyclic": _cyclic,
 }

@@ -32,8 +32,8 @@ class Frame:
     def __init__(self, tree: Tree) -> None:
         leaves, structure = jax.tree.flatten(tree)
         self.structure: Any = structure
-        self.others = tuple(None if _is_number(leaf) else Leaf(leaf) for leaf in leaves)
-        self._key = (self.structure, self.others)
+        self.others = tuple(None if _is_number(leaf) else (leaf,) for leaf in leaves)
+        self._key = (self.structure, comparable(self.others))
 
     def arrays(self, tree: Tree) -> list:
         """The leaves of `tree` that are numbers or arrays of them."""
@@ -43,7 +43,7 @@ class Frame:
     def join(self, arrays: list) -> Tree:
         """The tree with these arrays."""
         given = iter(arrays)
-        leaves = [next(given) if other is None else other.value for other in self.others]
+        leaves = [next(given) if other is None else other[0] for other in self.others]
         return jax.tree.unflatten(self.structure, leaves)
 
     def __eq__(self, other: object) -> bool:
@@ -51,19 +51,6 @@ class Frame:
 
     def __hash__(self) -> int:
         return hash(self._key)
-
-
-class Leaf:
-    """A leaf that is no number, equal by value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Leaf) and comparable(self.value) == comparable(other.value)
-
-    def __hash__(self) -> int:
-        return hash(comparable(self.value))
 
 
 def _is_number(leaf: Any) -> bool:
@@ -144,22 +131,14 @@ def _types(equation: Any) -> list:
     return [variable.aval for variable in equation.outvars]
 
 
-class Direct:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Direct(Settings):
     """A record that closes over nothing by itself, called like a `Closed`."""
 
-    closed = True
-
-    def __init__(self, record: Settings) -> None:
-        self.record = record
+    record: Any
 
     def __call__(self, constants: list, *args: Any) -> Tree:
-        return self.record(*args)  # type: ignore[operator]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Direct) and self.record == other.record
-
-    def __hash__(self) -> int:
-        return hash(self.record)
+        return self.record(*args)
 
 
 def seal(record: Settings, *args: Any) -> tuple[Closed | Direct, list]:

@@ -15,8 +15,9 @@ from jax.extend import core
 
 from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
+from solvers.linear.base import SolverRecord
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.solve import _OURS, Solver, resolve, solve_system
+from solvers.linear.solve import Solver, resolve, solve_system
 from solvers.mesh import constant, while_loop
 from solvers.space import Vector, add, ratio, subtract
 
@@ -133,7 +134,7 @@ class Newton(Method):
         enough = 0.5 * ratio(goal.residual, state.size)
         tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
         solver: Any = self.linear
-        if isinstance(solver, _OURS) and not solver.truncated:
+        if isinstance(solver, SolverRecord) and not solver.truncated:
             solver = partial(solver, rtol=tolerance, unscaled=problem.unscaled)
         precond = self.precond and problem.precondition(self.precond, lax.stop_gradient(state.x))
 
