@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.adjoint.closure import shape_of
 from solvers.space import (
     Tree,
     Vector,
@@ -195,7 +196,7 @@ def conditioning(
 def on_vectors(f: Map, theta: Any, x: Tree) -> tuple[VectorMap, Vector]:
     """`f(theta, .)` as a function of flat vectors, and `x` as one."""
     x = require_real(x, "x")
-    require_like(jax.eval_shape(f, theta, x), x, "f(theta, x)", "x")
+    require_like(shape_of(f, theta, x), x, "f(theta, x)", "x")
     dtype, unravel = working_dtype(x), unraveler(x)
     vector = ravel(x, dtype)
     if vector.size == 0:

@@ -21,7 +21,7 @@ from solvers.linear import cgne, richardson
 from solvers.linear import neumann as neumann_series
 from solvers.linear import resolve as resolve_linear
 from solvers.linear.solve import OnFailure, Solver, check_policy
-from solvers.settings import Settings, require_count, require_number
+from solvers.settings import Settings, require_callable, require_count, require_number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +54,9 @@ class Adjoint(Settings):
 
     def __post_init__(self) -> None:
         check_policy(self.on_failure)
-        if isinstance(self.precond, str) and self.precond != "forward":
+        if not isinstance(self.precond, str):
+            require_callable("precond", self.precond)
+        elif self.precond != "forward":
             raise ValueError(f'precond must be a function or "forward", got {self.precond!r}')
 
 

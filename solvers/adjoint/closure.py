@@ -32,7 +32,7 @@ class Frame:
     def __init__(self, tree: Tree) -> None:
         leaves, structure = jax.tree.flatten(tree)
         self.structure: Any = structure
-        self.others = tuple(None if _is_number(leaf) else (leaf,) for leaf in leaves)
+        self.others = tuple(None if is_number(leaf) else (leaf,) for leaf in leaves)
         self._key = (self.structure, comparable(self.others))
 
     def arrays(self, tree: Tree) -> list:
@@ -53,7 +53,7 @@ class Frame:
         return hash(self._key)
 
 
-def _is_number(leaf: Any) -> bool:
+def is_number(leaf: Any) -> bool:
     """Whether a leaf is traced. Truth values are not: a map may branch on them."""
     if isinstance(leaf, bool | np.bool_):
         return False

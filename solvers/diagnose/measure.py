@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.adjoint.closure import is_number
 from solvers.penalties import Map, VectorMap, on_vectors, orthogonal, products
 from solvers.space import (
     Tree,
@@ -242,7 +243,9 @@ def _unit(key: jax.Array, like: Vector) -> Vector:
 def _of_parameters(f: Map, theta: Any, x: Tree) -> tuple[VectorMap, Vector]:
     """`theta -> f(theta, x)` between flat vectors, over the leaves that have derivatives."""
     leaves, structure = jax.tree.flatten(theta)
-    smooth = [jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves]
+    smooth = [
+        is_number(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves
+    ]
     floating = require_real(
         [leaf for leaf, is_smooth in zip(leaves, smooth, strict=True) if is_smooth], "theta"
     )

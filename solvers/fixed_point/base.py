@@ -88,6 +88,8 @@ class Stage(Settings):
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise TypeError(f"a stage takes a method like picard(), got {self.method!r}")
         if self.max_steps is not None:
             require_count("max_steps", self.max_steps)
 
@@ -100,3 +102,7 @@ class Cascade(Settings):
     """
 
     stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages or not all(isinstance(stage, Stage) for stage in self.stages):
+            raise TypeError(f"a cascade takes at least one Stage, got {self.stages!r}")

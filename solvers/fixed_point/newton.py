@@ -19,6 +19,7 @@ from solvers.linear.base import SolverRecord
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.solve import Solver, resolve, solve_system
 from solvers.mesh import constant, while_loop
+from solvers.settings import require_callable
 from solvers.space import Vector, add, ratio, subtract
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
@@ -71,6 +72,7 @@ class Newton(Method):
     def __post_init__(self) -> None:
         solver = bicgstab(max_steps=50) if self.linear is None else resolve(self.linear)
         object.__setattr__(self, "linear", solver)
+        require_callable("precond", self.precond)
         number = isinstance(self.forcing, numbers.Real) and 0 <= self.forcing < 1
         if self.forcing != "eisenstat_walker" and not number:
             raise ValueError(
