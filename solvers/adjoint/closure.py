@@ -114,7 +114,8 @@ def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
     for equation in jaxpr.eqns:
         given, name = [read(atom) for atom in equation.invars], equation.primitive.name
         if name == "pvary":
-            found = [vary_with(*pair) for pair in zip(given, _types(equation), strict=True)]
+            types = [variable.aval for variable in equation.outvars]
+            found = [vary_with(*pair) for pair in zip(given, types, strict=True)]
         elif name in ("jit", "pjit"):
             inner = equation.params["jaxpr"]
             found = _evaluate(inner.jaxpr, inner.consts, given)
@@ -125,10 +126,6 @@ def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
             found = found if equation.primitive.multiple_results else [found]
         values.update(zip(equation.outvars, found, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
-
-
-def _types(equation: Any) -> list:
-    return [variable.aval for variable in equation.outvars]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -293,8 +290,9 @@ class _Signature:
     def _state(self, value: Any) -> Any:
         """An object of a user, with its attributes as they are now."""
         seen = self.value(value)
-        if isinstance(value, _STABLE) or not _by_identity(value):
-            return seen
+        rule: Any = type(value).__eq__
+        if isinstance(value, _STABLE) or rule is not object.__eq__:
+            return seen  # compared by its own rule, not as the same object alone
         return seen, tuple((k, comparable(v)) for k, v in getattr(value, "__dict__", {}).items())
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -322,9 +320,3 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _by_identity(value: Any) -> bool:
-    """Whether an object compares as the same object alone, as those of plain classes do."""
-    rule: Any = type(value).__eq__
-    return rule is object.__eq__

@@ -21,7 +21,7 @@ from solvers.fixed_point.forward import Forward, Limits, combine
 from solvers.fixed_point.solve import resolve
 from solvers.info import Info
 from solvers.linear.base import LinearSolver
-from solvers.mesh import on_explicit_mesh
+from solvers.mesh import on_explicit_mesh, while_loop
 from solvers.settings import Settings, require_count
 from solvers.space import Space, Tree, Vector, require_real, working_dtype
 
@@ -152,7 +152,9 @@ class ShrinkingBackward(Settings):
     def __call__(
         self, operands: tuple, x: Vector, cotangent: Vector, status: jax.Array, memory: Any
     ) -> tuple[Vector, Info]:
-        system = System.of(BatchMap(self.f, self.rows), operands, x, _plain(self.adjoint))
+        # A preconditioner is one for a single example.
+        plain = dataclasses.replace(self.adjoint, precond=None)
+        system = System.of(BatchMap(self.f, self.rows), operands, x, plain)
         fixed, fixed_x = lax.stop_gradient((operands, x))
 
         def runner(matvec: Callable, rhs: Vector, *, x0: Any = None, **_: Any) -> tuple:
@@ -191,11 +193,6 @@ class ShrinkingBackward(Settings):
         return solution
 
 
-def _plain(adjoint: adjoints.Adjoint) -> adjoints.Adjoint:
-    """Without its preconditioner, which is one for a single example."""
-    return dataclasses.replace(adjoint, precond=None)
-
-
 def _shrinking(
     make: Callable[[tuple, Any], iterate.Task],
     rows: Rows,
@@ -227,15 +224,16 @@ def _shrinking(
         def advance(
             loop: iterate.Loop, operands: tuple = operands, data: Any = data
         ) -> iterate.Loop:
-            return jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
+            new = jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
                 operands, data, loop
             )
+            return Space(0).where(loop.running, new, loop)
 
         def crowded(loop: iterate.Loop, smaller: int = smaller) -> jax.Array:
             many = jnp.sum(loop.running) > smaller
             return many if decided is None else many & ~decided(loop.record.status)
 
-        loop = iterate.resume_batch(advance, loop, crowded)
+        loop = while_loop(crowded, advance, loop)
         result = jax.tree.map(
             lambda whole, part, a=active: whole.at[a].set(part),
             result,

@@ -34,17 +34,7 @@ from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.richardson import Richardson, richardson
 from solvers.linear.solve import OnFailure, check_policy
 from solvers.settings import Settings, require_count, require_number
-from solvers.space import (
-    Space,
-    Tree,
-    Vector,
-    add,
-    cast_like,
-    ratio,
-    require_real,
-    subtract,
-    zeros_like,
-)
+from solvers.space import Space, Tree, Vector, add, cast_like, require_real, subtract, zeros_like
 from solvers.verdict import Stop, of_remainder, recheck, relative
 
 _SPACE = Space(batch_axis=1)
@@ -325,7 +315,7 @@ def _truncated(
         left_over.append(subtract(target, matvec(w)))
     before, residual = (relative(_SPACE.norm(rest), size) for rest in left_over[-2:])
     # What is left may exceed what was there at first and still be on its way down.
-    status = recheck(of_remainder(ratio(residual, jnp.maximum(before, 1)), 0.0), residual, rtol)
+    status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
     steps = jnp.full(size.shape, sweeps, jnp.int32)
     return w, Info(steps, residual, status, steps if short else steps - 1)
 

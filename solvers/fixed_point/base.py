@@ -58,17 +58,9 @@ class Point(NamedTuple):
         return Progress(self.x, self.size, self.scale, evaluations)
 
 
-def evaluate(problem: FixedPointProblem, x: Vector) -> Point:
-    """The map at `x`, once."""
-    return _measured(problem, x, problem.defect(x))
-
-
-def compare(problem: FixedPointProblem, x: Vector, image: Vector) -> Point:
-    """An iterate beside its image."""
-    return _measured(problem, x, subtract(image, x))
-
-
-def _measured(problem: FixedPointProblem, x: Vector, step: Vector) -> Point:
+def evaluate(problem: FixedPointProblem, x: Vector, image: Vector | None = None) -> Point:
+    """The map at `x`, once; or not, where the image is there already."""
+    step = problem.defect(x) if image is None else subtract(image, x)
     image = add(x, step)
     if problem.norm is None:
         sizes = problem.space.norms(x, image, step)

@@ -79,10 +79,6 @@ class Newton(Method):
                 f'forcing must be "eisenstat_walker" or a number in [0, 1), got {self.forcing!r}'
             )
 
-    @property
-    def _adaptive(self) -> bool:
-        return isinstance(self.forcing, str)
-
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         if problem.space.batch_axis is not None:
             raise ValueError("newton solves one problem at a time: use jax.vmap")
@@ -122,7 +118,7 @@ class Newton(Method):
                 jnp.where(accepted, state.anchor, state.size),
                 jnp.where(accepted, 0, state.failures + 1),
             )
-        if self._adaptive:
+        if isinstance(self.forcing, str):
             new = new._replace(forcing=_next_forcing(state, new.size))
         progress = Progress(new.x, new.size, new.scale, evaluations=cost + trials + 1)
         return new, progress._replace(broken=new.failures >= _FAILURES)
