@@ -18,6 +18,8 @@ Params = Any
 
 
 class SpectralState(NamedTuple):
+    """What `bounded` keeps from update to update: where the largest singular values were."""
+
     subspace: dict[str, jax.Array]  # per bounded leaf: [blocks, d, rank], leading right vectors
 
 

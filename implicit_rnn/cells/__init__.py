@@ -19,7 +19,6 @@ from implicit_rnn.cells.rnn import OutputState, rnn
 from implicit_rnn.cells.sru import sru
 from implicit_rnn.cells.xrnn import XRNNState, recursion_weights, xrnn
 
-# Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from.
 CELLS: dict[str, Callable[..., Cell]] = {
     "contractive": contractive,
     "deep_rnn": deep_rnn,
@@ -36,6 +35,7 @@ CELLS: dict[str, Callable[..., Cell]] = {
     "sru": sru,
     "xrnn": xrnn,
 }
+"""Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from."""
 
 __all__ = [
     "CELLS",

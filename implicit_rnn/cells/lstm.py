@@ -12,6 +12,8 @@ from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pie
 
 
 class LSTMState(NamedTuple):
+    """The output `h` and the memory `c`, each `[hidden]`."""
+
     h: jax.Array
     c: jax.Array
 

@@ -11,6 +11,8 @@ from implicit_rnn.cells.base import MOST_KEPT, Cell, Params, affine, dense, orth
 
 
 class OutputState(NamedTuple):
+    """The state `h` and the output `o` that the next step is given as well."""
+
     h: jax.Array
     o: jax.Array
 
