@@ -19,7 +19,7 @@ def test_the_code_in_a_guide_runs(page: Path, run_blocks: Callable[[Path], dict]
 
 
 def test_the_guide_to_choosing_covers_everything_there_is(root: Path) -> None:
-    text = (root / "docs/choosing.md").read_text()
+    text = "".join((root / "docs" / name).read_text() for name in ("choosing.md", "failures.md"))
     words = set(re.findall(r"`(\w+)`", text))
     choices = {*solvers.METHODS, *solvers.linear.SOLVERS, *solvers.adjoint.ADJOINTS}
     assert choices | {status.name for status in solvers.Status} <= words
