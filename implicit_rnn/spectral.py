@@ -8,6 +8,7 @@ is used. Both follow the leading singular vectors from update to update instead 
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -132,22 +133,45 @@ def _unblocks(blocks: jax.Array) -> jax.Array:
 
 
 def _flatten(tree: Any) -> dict[str, Any]:
-    return {jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(tree)}
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _name(path: Any) -> str:
+    """A leaf's name; the value of a variable of nnx goes by the name of the variable."""
+    return jax.tree_util.keystr(path).removesuffix(".value")
 
 
 def _select(params: Params, limits: dict[str, Any]) -> dict[str, jax.Array]:
     leaves = _flatten(params)
     missing = sorted(set(limits) - set(leaves))
     if missing:
-        raise ValueError(f"bounds for {missing}, but the parameters have {sorted(leaves)}")
+        raise ValueError(
+            f"bounds name {', '.join(missing)}, which the parameters have not: "
+            + _nesting(missing, sorted(leaves))
+        )
     return {name: leaves[name] for name in limits}
+
+
+def _nesting(missing: list[str], leaves: list[str]) -> str:
+    """How bounds that do not fit a tree of parameters would."""
+    places = [
+        {leaf.removesuffix(name) for leaf in leaves if leaf.endswith(name)} for name in missing
+    ]
+    common = sorted(set.intersection(*places))
+    if not common:
+        return f"they have {', '.join(leaves)}"
+    keys = re.findall(r"\['([^']*)'\]", common[0])
+    if "".join(f"['{key}']" for key in keys) != common[0]:
+        return f"these are below {common[0]} there, and so must their bounds be"
+    nested = "".join(f'{{"{key}": ' for key in keys) + "bounds" + "}" * len(keys)
+    return f"nest the bounds as the parameters are, {nested}"
 
 
 def _add(tree: Params, changes: dict[str, jax.Array]) -> Params:
     """`tree` with `changes` added to the leaves they name."""
 
     def add(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path)
+        name = _name(path)
         return leaf + changes[name] if name in changes else leaf
 
     return jax.tree_util.tree_map_with_path(add, tree)

@@ -37,10 +37,17 @@ def converted(path: Path) -> tuple[str, dict[str, bytes]]:
 
 def contents(paths: Sequence[Path]) -> str:
     """The page that lists them."""
-    lines = ["# Tutorials", "", "Notebooks, executed. Each opens in Colab: put the address of your", 
-             "clone into its first cell.", ""]
+    lines = [
+        "# Tutorials",
+        "",
+        "Notebooks, executed. Each opens in Colab: put the address of your",
+        "clone into its first cell.",
+        "",
+    ]
     for path in paths:
-        first = next(c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+        first = next(
+            c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
+        )
         title, _, text = first.source.partition("\n")
         sentence = re.split(r"(?<=[.!?:])\s", text.strip(), maxsplit=1)[0].replace("\n", " ")
         lines.append(f"* [{title.lstrip('# ')}]({path.name}): {_with_maths(sentence)}")

@@ -77,7 +77,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in files:
         if file.src_uri.endswith(".md"):
             for path in _linked_sources(file):
-                sources.setdefault(path, File.generated(config, _shown_at(path), content=_show(path)))
+                sources.setdefault(
+                    path, File.generated(config, _shown_at(path), content=_show(path))
+                )
     for file in sources.values():
         files.append(file)
     return files
@@ -139,7 +141,4 @@ def _show(path: str) -> str:
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + "\n... (shortened)\n"
     language = _LANGUAGES.get(Path(path).suffix, "text")
-    return (
-        f"---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n"
-        f"``````{language}\n{text}\n``````\n"
-    )
+    return f"---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n``````{language}\n{text}\n``````\n"

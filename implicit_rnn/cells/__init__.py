@@ -35,7 +35,7 @@ CELLS: dict[str, Callable[..., Cell]] = {
     "sru": sru,
     "xrnn": xrnn,
 }
-"""Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from."""
+"""Every cell by name, `name -> factory(hidden_size, **options)`: what configurations name."""
 
 __all__ = [
     "CELLS",

@@ -6,6 +6,7 @@ import jax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.sequence.fit import explains_misfits
 from solvers import Info, adjoint, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method
@@ -13,6 +14,7 @@ from solvers.iterate import Method
 RULES = ("bptt", "tbptt", "rbp", "cg_rbp", "neumann", "bicgstab", "gmres", "lsqr")
 
 
+@explains_misfits
 def equilibrium(
     cell: Cell,
     params: Params,

@@ -26,6 +26,7 @@ from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
 from implicit_rnn.training.totals import ratios
+from implicit_rnn.training.watch import Watch
 
 
 class TrainingError(RuntimeError):
@@ -168,6 +169,7 @@ class _Run:
             self.state, record = found
             self.progress = _Progress(**record["progress"])
             display.say(f"{folder}: going on from update {record['update']}")
+        self.watch = Watch(parts.unbounded) if parts.unbounded else None
         self.update = int(self.state.update)
         self.records.rewind(self.update)
         self.past = self.progress.seconds  # of earlier sessions
@@ -230,6 +232,8 @@ class _Run:
         """A line about the updates since the last one."""
         totals = {key: float(value) for key, value in self.state.totals.items()}
         row = {"update": self.update, "epoch": epoch} | ratios(totals)
+        if self.watch and "forward_steps" in row:
+            self.watch.look(row["forward_steps"], row["converged"])
         rate = self.parts.rate(self.state)
         row |= {} if rate is None else {"learning_rate": rate}
         row |= {"skipped": int(self.state.optimiser.total_notfinite)}
