@@ -269,7 +269,9 @@ def run(output: Path, seed: int = 0, time: int = 64, width: int = 16, command: s
     }
     written = []
     for name, (file, title) in figures.items():
-        traces = {key: np.asarray(row["trace"]) for key, row in result[name].items() if "trace" in row}
+        traces = {
+            key: np.asarray(row["trace"]) for key, row in result[name].items() if "trace" in row
+        }
         written.append(plots.convergence(traces, output / file, title))
     result["seconds"] = round(clock.perf_counter() - began, 2)
     record = output / "result.json"

@@ -26,7 +26,7 @@ from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
 from implicit_rnn.training.totals import ratios
-from implicit_rnn.training.watch import Watch
+from implicit_rnn.training.watch import watching
 
 
 class TrainingError(RuntimeError):
@@ -98,7 +98,8 @@ def train(
         }
     return run(
         parts, Path(folder), configuration=configuration, resume=resume,
-        hooks=Hooks(on_log, on_evaluate, on_checkpoint), command=command, name=name,
+        hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
+        command=command, name=name,
         console=console,
     )  # fmt: skip
 
@@ -169,7 +170,6 @@ class _Run:
             self.state, record = found
             self.progress = _Progress(**record["progress"])
             display.say(f"{folder}: going on from update {record['update']}")
-        self.watch = Watch(parts.unbounded) if parts.unbounded else None
         self.update = int(self.state.update)
         self.records.rewind(self.update)
         self.past = self.progress.seconds  # of earlier sessions
@@ -232,8 +232,6 @@ class _Run:
         """A line about the updates since the last one."""
         totals = {key: float(value) for key, value in self.state.totals.items()}
         row = {"update": self.update, "epoch": epoch} | ratios(totals)
-        if self.watch and "forward_steps" in row:
-            self.watch.look(row["forward_steps"], row["converged"])
         rate = self.parts.rate(self.state)
         row |= {} if rate is None else {"learning_rate": rate}
         row |= {"skipped": int(self.state.optimiser.total_notfinite)}

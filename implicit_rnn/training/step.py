@@ -59,7 +59,6 @@ class Trainer(NamedTuple):
       loss: `(state, batch) -> (loss, Outcome, gradient)` as the next update would have them.
       begin: `state -> state` at the beginning of an epoch: a stateful model's carry is fresh.
       task, model, settings: what is trained, and how.
-      unbounded: of solved layers that train without bounds on their matrices, what to change.
     """
 
     init: Callable[[], State]
@@ -72,7 +71,6 @@ class Trainer(NamedTuple):
     task: Any
     model: Any
     settings: TrainingSettings
-    unbounded: str = ""
 
 
 def trainer(
@@ -119,7 +117,7 @@ def trainer(
     return Trainer(
         lambda: start(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
         program.evaluator(), program.usable, rate, program.loss, program.begin, task, model,
-        settings, program.unbounded(),
+        settings,
     )  # fmt: skip
 
 
@@ -229,15 +227,6 @@ class _Program(NamedTuple):
             return totals.ratios({name: float(value) for name, value in found.items()})
 
         return evaluate
-
-    def unbounded(self) -> str:
-        if not self.solves:
-            return ""
-        if self.recipe.bounded == "none":
-            return 'recipe=Recipe(bounded="transform") (solver.bounded in a configuration)'
-        if not jax.tree.leaves(self.bounds):
-            return "give the model an attribute `bounds`, such as {'layer': cell.bounds}"
-        return ""
 
     def given(self, state: State | None, probe: Info | None = None, start: Any = None) -> dict:
         """What the model's loss takes beyond parameters, batch and key."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import numpy as np
 
+from implicit_rnn.training.recipe import Recipe
 from solvers import Info
+
+Hook = Callable[[dict[str, Any]], None]
 
 _GROWN = 3.0  # times as many steps as at first
 _FEWEST = 10.0  # steps that are cheap enough to be nobody's concern
@@ -56,3 +62,24 @@ class Watch:
             UserWarning,
             stacklevel=3,
         )
+
+
+def watching(model: Any, recipe: Recipe | None, on_log: Hook | None) -> Hook | None:
+    """A hook for lines about training that also looks at layers which nothing bounds."""
+    remedy = ""
+    if getattr(model, "solves", 0):
+        if recipe is not None and recipe.bounded == "none":
+            remedy = 'recipe=Recipe(bounded="transform"), or solver.bounded of a configuration'
+        elif not jax.tree.leaves(getattr(model, "bounds", {})):
+            remedy = "give the model an attribute `bounds`, such as {'layer': cell.bounds}"
+    if not remedy:
+        return on_log
+    watch = Watch(remedy)
+
+    def look(row: dict[str, Any]) -> None:
+        if "forward_steps" in row:
+            watch.look(row["forward_steps"], row["converged"])
+        if on_log is not None:
+            on_log(row)
+
+    return look
