@@ -1,7 +1,7 @@
 """Names in code lead to the reference: `solvers.adjoint.implicit`, `training.train(...)`.
 
-In the guides a name needs a dot; in the reference, names of the same namespace go without. `optional`
-references that nothing answers are left as they are.
+In the guides a name needs a dot; in the reference, names of the same namespace go without.
+`optional` references that nothing answers are left as they are.
 """
 
 from __future__ import annotations

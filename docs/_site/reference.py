@@ -1,15 +1,17 @@
 """The reference: a page for every public namespace, a section for every public name.
 
-What is public is what `__all__` lists or, in a module without it, what the module itself defines
-under a name without an underscore. A public name without a docstring is a gap, and so is a method of
-a public class, unless it does what that of its base class says: `pages` lists gaps, and the build
-refuses them.
+What is public is what `__all__` lists or, in a module without it, what the module itself
+defines under a name without an underscore. A public name without a docstring is a gap, and so is
+a method of a public class, unless it does what that of its base class says: `pages` lists gaps,
+and the build refuses them.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -27,6 +29,13 @@ NAMESPACES = (
 REGISTRIES = {"Tasks": "TASKS", "Models": "MODELS"}
 
 
+_INDEX = """Every public name of `implicit_rnn` and `solvers`. Names in code lead to their
+descriptions, here and in the guides; the search knows all of them."""
+_CHOICES = "[Tasks and models](experiments.md), and the [command line](command_line.md)."
+_OPTIONS = """What a [configuration](../training.md#a-configuration) chooses from: options of a
+table are arguments of the function that its name stands for."""
+
+
 @functools.cache
 def packages() -> dict[str, griffe.Object]:
     """Both packages, read without being imported."""
@@ -36,33 +45,46 @@ def packages() -> dict[str, griffe.Object]:
     return found
 
 
-def members(namespace: str) -> dict[str, griffe.Object | griffe.Alias]:
-    """The public names of a namespace, without the namespaces that have pages of their own."""
-    module = packages()[namespace.split(".")[0]]
+def module_of(namespace: str) -> griffe.Object:
+    """A namespace as it was read."""
+    found = packages()[namespace.split(".")[0]]
     for part in namespace.split(".")[1:]:
-        module = module.members[part]
-    if module.exports is not None:
-        names = sorted(map(str, module.exports), key=lambda name: (name.lower(), name))
-    else:
-        names = [
-            name for name, found in module.members.items()
-            if not name.startswith("_") and not found.is_alias
-            and not (found.is_attribute and not found.docstring)
-        ]  # fmt: skip
-    found = {name: module.members[name] for name in names}
-    return {name: obj for name, obj in found.items() if not _final(obj).is_module}
+        found = found.members[part]
+    return found
+
+
+@functools.cache
+def members(namespace: str) -> dict[str, griffe.Object]:
+    """The public names of a namespace, without the namespaces that have pages of their own.
+
+    What a name stands for is asked of the imported module: `solvers.fixed_point` is a function
+    there, and a folder of the same name on disk.
+    """
+    module, read = importlib.import_module(namespace), module_of(namespace)
+    names = getattr(module, "__all__", None) or [
+        name for name, found in read.members.items()
+        if not name.startswith("_") and not found.is_alias and not found.is_module
+        and not (found.is_attribute and not found.docstring)
+    ]  # fmt: skip
+    found = {}
+    for name in sorted(names, key=lambda name: (name.lower(), name)):
+        thing = getattr(module, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            found[name] = module_of(thing.__module__).members[thing.__qualname__]
+        elif not inspect.ismodule(thing):
+            member = read.members[name]
+            found[name] = member.final_target if member.is_alias else member
+    return found
 
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """Every public name in full, and where it is described."""
-    first: dict[str, str] = {}
-    found = {}
-    for namespace in NAMESPACES:
-        for name, obj in members(namespace).items():
-            full = f"{namespace}.{name}"
-            found[full] = first.setdefault(_final(obj).path, full)
-    return found
+    """Every public name in full, and the path under which it is described."""
+    return {
+        f"{namespace}.{name}": obj.path
+        for namespace in NAMESPACES
+        for name, obj in members(namespace).items()
+    }
 
 
 def navigation() -> list[dict[str, str]]:
@@ -75,26 +97,22 @@ def navigation() -> list[dict[str, str]]:
 def pages() -> tuple[list[str], dict[str, str]]:
     """The gaps, and every page of the reference as Markdown."""
     problems: list[str] = []
+    described: set[str] = set()
     made = {"reference/index.md": _index()}
     for namespace in NAMESPACES:
         found = members(namespace)
-        module = packages()[namespace.split(".")[0]]
-        for part in namespace.split(".")[1:]:
-            module = module.members[part]
-        lines = [f"# {namespace}", "", _text(module), "", *_table(namespace, found), ""]
+        lines = [f"# {namespace}", "", _text(module_of(namespace)), "", *_table(found), ""]
         for name, obj in found.items():
             full = f"{namespace}.{name}"
-            problems += _gaps(full, _final(obj))
-            if homes()[full] == full:
-                lines += [f"::: {full}", ""]
+            problems += _gaps(full, obj)
+            if obj.path not in described:  # else where it comes first
+                described.add(obj.path)
+                options = f"    options: {{heading: {full}, toc_label: {name}}}"
+                lines += [f"::: {obj.path}", options, ""]
         made[f"reference/{namespace}.md"] = "\n".join(lines)
     made["reference/experiments.md"] = _experiments()
     made["reference/command_line.md"] = _command_line()
     return problems, made
-
-
-def _final(obj: griffe.Object | griffe.Alias) -> griffe.Object:
-    return obj.final_target if obj.is_alias else obj  # type: ignore[union-attr]
 
 
 def _text(obj: griffe.Object) -> str:
@@ -104,26 +122,20 @@ def _text(obj: griffe.Object) -> str:
 def _summary(obj: griffe.Object) -> str:
     """The first sentence of a docstring, for a cell of a table."""
     first = _text(obj).partition("\n\n")[0].replace("\n", " ")
-    return re.split(r"(?<=[.:])\s", first, maxsplit=1)[0].replace("|", "\\|")
+    return re.split(r"(?<=[.])\s", first, maxsplit=1)[0].replace("|", "\\|")
 
 
-def _table(namespace: str, found: dict[str, griffe.Object | griffe.Alias]) -> list[str]:
-    rows = [
-        f"| [`{name}`][{homes()[f'{namespace}.{name}']}] | {_summary(_final(obj))} |"
-        for name, obj in found.items()
-    ]
+def _table(found: dict[str, griffe.Object]) -> list[str]:
+    rows = [f"| [`{name}`][{obj.path}] | {_summary(obj)} |" for name, obj in found.items()]
     return ["| name | what it is |", "| --- | --- |", *rows]
 
 
 def _index() -> str:
-    lines = ["# Reference", "", "Every public name of `implicit_rnn` and `solvers`. Names in code lead",
-             "to their descriptions, here and in the guides; the search knows all of them.", ""]  # fmt: skip
+    lines = ["# Reference", "", _INDEX, ""]
     for namespace in NAMESPACES:
-        lines += [f"## [{namespace}]({namespace}.md)", "",
-                  *_table(namespace, members(namespace)), ""]  # fmt: skip
-    lines += ["## What configurations choose from", "",
-              "[Tasks and models](experiments.md), and the [command line](command_line.md)."]  # fmt: skip
-    return "\n".join(lines) + "\n"
+        table = _table(members(namespace))
+        lines += [f"## [{namespace}]({namespace}.md)", "", *table, ""]
+    return "\n".join([*lines, "## What configurations choose from", "", _CHOICES, ""])
 
 
 def _gaps(full: str, obj: griffe.Object) -> list[str]:
@@ -144,8 +156,7 @@ def _gaps(full: str, obj: griffe.Object) -> list[str]:
 def _experiments() -> str:
     from implicit_rnn.experiments import registry
 
-    lines = ["# Tasks and models", "", "What a [configuration](../training.md#a-configuration) chooses",
-             "from: options of a table are arguments of the function that its name stands for.", ""]  # fmt: skip
+    lines = ["# Tasks and models", "", _OPTIONS, ""]
     for title, name in REGISTRIES.items():
         lines += [f"## {title}", ""]
         for key, function in getattr(registry, name).items():

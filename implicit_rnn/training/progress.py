@@ -44,7 +44,8 @@ class Display:
         self._bar.update(self._task, completed=update)
         if row is not None:
             self._bar.update(self._task, numbers=summary(row))
-            if not self.console.is_terminal and time.monotonic() - self._said > _SILENCE:
+            silent = time.monotonic() - self._said
+            if "loss" in row and not self.console.is_terminal and silent > _SILENCE:
                 self.say(f"{update:6d}/{self.updates}  {summary(row)}")
 
     def say(self, text: str) -> None:
