@@ -17,13 +17,13 @@ help: ## list the targets
 
 install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
 
-run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures (ARGS="--set training.seed=1 --output runs/other")
+run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures, report.html (ARGS="--set training.seed=1 --output runs/other")
 	$(BIN)/implicit-rnn train configs/biased_walk.toml --profile quick --resume $(ARGS)
 
 demo: install ## one implicit recurrence with every method, linear solver and adjoint
 	$(BIN)/implicit-rnn demo $(ARGS)
 
-test: install lint ## lint, then all tests but the slow ones
+test: install lint docs ## lint, build the site, then all tests but the slow ones
 	$(BIN)/python -m pytest $(ARGS)
 
 test-slow: $(VENV)/.installed-docs ## only the slow tests, the site in a browser among them
@@ -42,7 +42,7 @@ notebooks: install ## execute the notebooks at full size and save what they show
 	$(BIN)/python -m tests.notebooks
 
 docs: $(VENV)/.installed-docs ## the site, in build/site/: dead links and undocumented public names fail it
-	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --quiet
 	@echo "open file://$(CURDIR)/build/site/index.html"
 
 dist: $(VENV)/.installed-release ## source distribution and wheel, in dist/, checked
