@@ -12,6 +12,8 @@ import nbformat
 
 _MATHS = re.compile(r"\$\$(.+?)\$\$|(?<![\w$\\])\$([^$\n]+?)\$(?![\w$])", re.DOTALL)
 
+_SIZES = re.compile(r"\\[Bb]ig+[lr]?")  # of parentheses: browsers stretch them by themselves
+
 
 def converted(path: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown, and its pictures by file name."""
@@ -59,6 +61,7 @@ def _with_maths(text: str) -> str:
 
     def drawn(match: re.Match[str]) -> str:
         display = "block" if match[1] else "inline"
-        return latex2mathml.converter.convert((match[1] or match[2]).strip(), display=display)
+        formula = _SIZES.sub("", match[1] or match[2]).strip()
+        return latex2mathml.converter.convert(formula, display=display)
 
     return _MATHS.sub(drawn, text)
