@@ -99,8 +99,7 @@ def train(
     return run(
         parts, Path(folder), configuration=configuration, resume=resume,
         hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
-        command=command, name=name,
-        console=console,
+        command=command, name=name, console=console,
     )  # fmt: skip
 
 
