@@ -62,11 +62,15 @@ class Visit:
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
-        self.page.on("requestfailed", lambda r: self.complaints.append(f"failed: {r.url}"))
+        self.page.on("requestfailed", self._failed)
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
+
+    def _failed(self, request: Any) -> None:
+        if "ERR_ABORTED" not in str(request.failure):  # the next page was opened meanwhile
+            self.complaints.append(f"failed: {request.url}, {request.failure}")
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith(("http://127.0.0.1", "file:", "data:", "blob:")):
