@@ -68,10 +68,12 @@ def watching(model: Any, recipe: Recipe | None, on_log: Hook | None) -> Hook | N
     """A hook for lines about training that also looks at layers which nothing bounds."""
     remedy = ""
     if getattr(model, "solves", 0):
-        if recipe is not None and recipe.bounded == "none":
-            remedy = 'recipe=Recipe(bounded="transform"), or solver.bounded of a configuration'
-        elif not jax.tree.leaves(getattr(model, "bounds", {})):
+        # A model that has looked at bounds and wants none says so by bounds that are empty.
+        bounds = getattr(model, "bounds", None)
+        if not hasattr(model, "bounds"):
             remedy = "give the model an attribute `bounds`, such as {'layer': cell.bounds}"
+        elif recipe is not None and recipe.bounded == "none" and jax.tree.leaves(bounds):
+            remedy = 'recipe=Recipe(bounded="transform"), or solver.bounded of a configuration'
     if not remedy:
         return on_log
     watch = Watch(remedy)

@@ -11,7 +11,10 @@ from implicit_rnn.cli import main
 from implicit_rnn.experiments.config import load
 from implicit_rnn.sequence.equilibrium import RULES
 
-FIGURES = {"learning_updates.png", "learning_seconds.png", "settling.png", "training_loss.png"}
+FIGURES = {
+    "learning_updates.png", "learning_seconds.png", "settling.png", "training_loss.png",
+    "solver_steps.png", "solver_residuals.png",
+}  # fmt: skip
 
 
 def train(root: Path, output: Path, *options: str) -> dict[str, dict]:

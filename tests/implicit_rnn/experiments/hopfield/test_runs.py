@@ -37,7 +37,7 @@ def test_a_run_is_judged_and_drawn(root: Path, tmp_path: Path) -> None:
     figures = {path.name for path in (tmp_path / "plots").iterdir()}
     assert figures == {
         "learning_updates.png", "learning_seconds.png", "memory.png", "settling.png",
-        "recalled.png",
+        "recalled.png", "solver_steps.png", "solver_residuals.png",
     }  # fmt: skip
 
 
