@@ -264,3 +264,13 @@ def test_a_solved_layer_takes_a_warm_start_and_a_probe():
     probe = solvers.adjoint_probe((3,))
     seen = jax.grad(lambda probe: jnp.sum(layer(xs, length, probe=probe)[0]))(probe)
     assert np.sum(seen.steps) > 0
+
+
+def test_layers_are_tabulated():
+    xs, _ = data()
+    both = nn.Bidirectional(cells.lstm(4), cells.gru(4), 2, rngs=nnx.Rngs(0))
+    for layer, name in ((nn.Implicit(CELL, 2, rngs=nnx.Rngs(0)), "residual"), (both, "backward")):
+        table = nnx.tabulate(layer, xs)
+        count = sum(leaf.size for leaf in jax.tree.leaves(layer.values()))
+        assert name in table
+        assert f"Total Parameters: {count} " in table
