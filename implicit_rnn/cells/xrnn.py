@@ -103,9 +103,15 @@ def xrnn(
         raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
     made = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
     unit = Unit(
-        hidden_size, depth, made, weighing(recursion, squash), candidate_of(candidate), skip,
-        carries == "memory", keep,
-    )  # fmt: skip
+        hidden_size,
+        depth,
+        made,
+        weighing(recursion, squash),
+        candidate_of(candidate),
+        skip,
+        carries == "memory",
+        keep,
+    )
     if keep == "chunks" and unit.whole:
         raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     return Cell(

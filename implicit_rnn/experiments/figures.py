@@ -78,10 +78,12 @@ def _learning(output: Path, folders: list[Path]) -> list[Path]:
         plots.curves(
             runs.mean_curves(groups, f"valid_{metric}", axis),
             output / "plots" / f"learning_{axis}s.png".replace("ss.", "s."),
-            f"Validation {metric} while training", (words[axis], metric), levels,
+            f"Validation {metric} while training",
+            (words[axis], metric),
+            levels,
         )
         for axis in words
-    ]  # fmt: skip
+    ]
 
 
 def _solved(
@@ -108,15 +110,22 @@ def _solved(
     count, longest = source.shape
     many = source.batch((np.arange(min(max(_SHOWN // longest, 1), count)), longest))
     _, found = solve(many)
-    limits = {"training's tolerance": config.solver.rtol, "test's tolerance": exact.rtol}
+    reached = float(jnp.finfo(jnp.float32).eps) ** (
+        2 / 3
+    )  # by a solve with no tolerance of its own
+    limits = {
+        "training's tolerance": config.solver.rtol or reached,
+        "test's tolerance": exact.rtol or reached,
+    }
     long = many.length > 1  # a sequence of one step is exact in one
     written = [
         plots.residuals(
             {kind: np.asarray(values)[long] for kind, values in found.items()},
             folder / f"{stem}residuals.png",
-            f"How well {long.sum()} test sequences satisfy their equation", limits,
+            f"How well {long.sum()} test sequences satisfy their equation",
+            limits,
         )
-    ]  # fmt: skip
+    ]
     if cell.switch is not None and cell.stencil == (-1, 1):
         words, seen = None, {}
         if trainer.task.kind == "words":
@@ -132,16 +141,16 @@ def _solved(
         shares = sequence.switch(cell, layer, inputs, states)
         if words is None:
             scores, _ = solve(one)
-            seen = {
-                "score": _probability(scores[0, :length]), "truth": one.labels[0, :length]
-            }  # fmt: skip
+            seen = {"score": _probability(scores[0, :length]), "truth": one.labels[0, :length]}
         written.append(
             plots.listening(
-                np.asarray(shares)[:, 0], folder / f"{stem}switch.png",
+                np.asarray(shares)[:, 0],
+                folder / f"{stem}switch.png",
                 f"Who listens to the past, who to the future: test sequence {number}",
-                words=words, **seen,
+                words=words,
+                **seen,
             )
-        )  # fmt: skip
+        )
     return written
 
 

@@ -80,9 +80,14 @@ def captioner(
         raise ValueError(f"longest must be at least 0, got {longest}")
     direct = length_model == "direct"
     writer = decoder(
-        cell, vocabulary, context_size, embedding_size, context=context,
-        extra_size=int(direct), ends=not direct,
-    )  # fmt: skip
+        cell,
+        vocabulary,
+        context_size,
+        embedding_size,
+        context=context,
+        extra_size=int(direct),
+        ends=not direct,
+    )
 
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key)

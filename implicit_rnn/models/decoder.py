@@ -217,5 +217,7 @@ def shifted(
     edge = jnp.full_like(clean, vocabulary, shape=(tokens.shape[0], 1))
     mask = jnp.arange(tokens.shape[1] + 1) <= length[:, None]
     return (
-        jnp.concatenate([edge, clean], axis=1), jnp.concatenate([clean, edge], axis=1), mask,
-    )  # fmt: skip
+        jnp.concatenate([edge, clean], axis=1),
+        jnp.concatenate([clean, edge], axis=1),
+        mask,
+    )

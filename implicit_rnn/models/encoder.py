@@ -127,9 +127,14 @@ def encoder(
                 given = drop(xs, dropout, None if key is None else jax.random.fold_in(key, number))
             if solved:
                 found, info = sequence.implicit_batch(
-                    one, own, given, length=length, probe=layer_probe(probe, number),
-                    start=starts[number], **solve,
-                )  # fmt: skip
+                    one,
+                    own,
+                    given,
+                    length=length,
+                    probe=layer_probe(probe, number),
+                    start=starts[number],
+                    **solve,
+                )
                 infos.append(info)
                 states.append(found)
                 features = one.output(found)
@@ -157,9 +162,15 @@ def encoder(
 
     bounds = [one.bounds or {}] * layers if solved else []
     return Encoder(
-        kind, width, init, apply, bounds, layers if solved else 0, one.causal and not both,
+        kind,
+        width,
+        init,
+        apply,
+        bounds,
+        layers if solved else 0,
+        one.causal and not both,
         ((one, other) if both else one,) * layers,
-    )  # fmt: skip
+    )
 
 
 def standardised(features: jax.Array) -> jax.Array:

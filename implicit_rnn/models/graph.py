@@ -178,10 +178,17 @@ def graph_network(
         ends = (edges[:, 0], edges[:, 1])
         theta = (params["update"], shift, ends, message_scales(ends, first, normalise))
         states, info = solvers.fixed_point(
-            update, theta, first, method="picard",
+            update,
+            theta,
+            first,
+            method="picard",
             adjoint=learning_rule(rule, truncation, uniform=uniform, key=keys[1]),
-            rtol=tolerance, atol=0.0, max_steps=steps, probe=probe, trace=trace,
-        )  # fmt: skip
+            rtol=tolerance,
+            atol=0.0,
+            max_steps=steps,
+            probe=probe,
+            trace=trace,
+        )
         return read(params["read"], drop(states, dropout, keys[2])), Settled(states, info)
 
     def loss(
@@ -197,10 +204,13 @@ def graph_network(
             return scores(params, features, edges, key=key, probe=probe, start=start)
 
         found, settled = _each(
-            one, batch.inputs, batch.edges,
+            one,
+            batch.inputs,
+            batch.edges,
             None if key is None else jax.random.split(key, len(batch.inputs)),
-            layer_probe(probe, 0), solve["start"][0] if "start" in solve else None,
-        )  # fmt: skip
+            layer_probe(probe, 0),
+            solve["start"][0] if "start" in solve else None,
+        )
         mean, sums = label_sums(found, batch.labels, batch.mask)
         states = [settled.states] if inputs == "every_step" else ()
         return mean, Outcome(sums, stacked([settled.info]), states=states)

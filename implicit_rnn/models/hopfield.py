@@ -132,9 +132,15 @@ def hopfield(
 
         def solve(drive: jax.Array, probe: Info | None) -> tuple[jax.Array, Info]:
             return solvers.fixed_point(
-                euler, (inner, drive), jnp.zeros_like(drive), method="picard", adjoint=adjoint,
-                rtol=tolerance, max_steps=steps, probe=probe,
-            )  # fmt: skip
+                euler,
+                (inner, drive),
+                jnp.zeros_like(drive),
+                method="picard",
+                adjoint=adjoint,
+                rtol=tolerance,
+                max_steps=steps,
+                probe=probe,
+            )
 
         if rule not in _THROUGH_TIME:
             return jax.vmap(solve, (0, None if probe is None else 0))(drive, probe)
@@ -180,9 +186,12 @@ def hopfield(
     def own_energy(params: Params, observed: jax.Array, state: jax.Array) -> jax.Array:
         external = jnp.concatenate([observed, jnp.zeros_like(state)])
         return energy(
-            weights(params), jnp.concatenate([observed, state]), external,
-            time_constant=time_constant, gain=gain,
-        )  # fmt: skip
+            weights(params),
+            jnp.concatenate([observed, state]),
+            external,
+            time_constant=time_constant,
+            gain=gain,
+        )
 
     return Hopfield(init, loss, weights, settle, outputs, trajectory, own_energy, {})
 

@@ -93,10 +93,14 @@ def seq2seq(
         raise ValueError(f"source_vocabulary must be at least 1, got {source_vocabulary}")
     end = target_vocabulary
     writer = decoder(
-        cell, target_vocabulary, encoder.width, embedding_size, context=context,
+        cell,
+        target_vocabulary,
+        encoder.width,
+        embedding_size,
+        context=context,
         attention=None if attention is None else ATTENTIONS[attention](cell.hidden_size),
         dropout=dropout,
-    )  # fmt: skip
+    )
 
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
@@ -141,9 +145,13 @@ def seq2seq(
         inputs, _, _ = shifted(batch.target, batch.target_length, end)
 
         def one(
-            features: jax.Array, summary: jax.Array, read: jax.Array,
-            tokens: jax.Array, written: jax.Array, key: jax.Array | None,
-        ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
+            features: jax.Array,
+            summary: jax.Array,
+            read: jax.Array,
+            tokens: jax.Array,
+            written: jax.Array,
+            key: jax.Array | None,
+        ) -> tuple[jax.Array, jax.Array | None]:
             source, state = begin(params, features, summary, read)
             nothing = jnp.zeros((tokens.shape[0], 0), summary.dtype)
             return writer.scores(
@@ -151,9 +159,13 @@ def seq2seq(
             )
 
         found, weights = jax.vmap(one)(
-            encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length,
+            encoded.features,
+            encoded.summary,
+            batch.source_length,
+            inputs,
+            batch.target_length,
             writing,
-        )  # fmt: skip
+        )
         return found, weights, encoded
 
     def loss(
@@ -184,9 +196,16 @@ def seq2seq(
 
     greedy, beam = searches(ready, step, end)
     return Seq2Seq(
-        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, greedy, beam, encoder,
+        init,
+        loss,
+        {"encoder": encoder.bounds},
+        encoder.solves,
+        scores,
+        greedy,
+        beam,
+        encoder,
         lambda params, batch: embedded(params["embedding"], batch.source, batch.source_length),
-    )  # fmt: skip
+    )
 
 
 def target_sums(scores: jax.Array, batch: Any, end: int) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -134,8 +134,11 @@ def implicit_batch(
     if length.shape != xs.shape[:1]:
         raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
     tolerances: dict[str, Any] = {
-        "rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe,
-    }  # fmt: skip
+        "rtol": rtol,
+        "atol": atol,
+        "max_steps": max_steps,
+        "probe": probe,
+    }
     inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
     xs = jnp.where(inside, xs, 0)
     finite = jnp.all(jnp.isfinite(xs), axis=(1, 2))
@@ -150,11 +153,16 @@ def implicit_batch(
         if start is not None and not isinstance(start, str):
             start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
         states, info = solvers.lockstep(
-            equation_sweep(cell), equation, start_states(cell, equation, start, key),
+            equation_sweep(cell),
+            equation,
+            start_states(cell, equation, start, key),
             in_axes=Equation(None, 1, None, None, 0),  # type: ignore[arg-type]
-            backward=backward, rescue=newton, accelerated=accelerated, free_sweeps=free_sweeps,
+            backward=backward,
+            rescue=newton,
+            accelerated=accelerated,
+            free_sweeps=free_sweeps,
             **{**tolerances, "max_steps": sweeps},
-        )  # fmt: skip
+        )
         states = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), states)
     states = jax.tree.map(lambda leaf: jnp.where(finite[:, None, None], leaf, 0), states)
     bad = jnp.int32(solvers.Status.NONFINITE)
@@ -208,13 +216,21 @@ def _implicit_compacted(
         adjoint = banded_adjoint(cell, cascade=False)
     if isinstance(adjoint, solvers.Sweeps):
         adjoint = banded_adjoint(
-            cell, rtol=adjoint.rtol, steps=adjoint.steps, cascade=False,
+            cell,
+            rtol=adjoint.rtol,
+            steps=adjoint.steps,
+            cascade=False,
             on_failure=adjoint.on_failure,
-        )  # fmt: skip
+        )
     return solvers.compacted(
-        equation_map(cell), equation, states, in_axes=axes, levels=levels,
-        **tolerances, **_settings(cell, method, adjoint),
-    )  # fmt: skip
+        equation_map(cell),
+        equation,
+        states,
+        in_axes=axes,
+        levels=levels,
+        **tolerances,
+        **_settings(cell, method, adjoint),
+    )
 
 
 def switch(

@@ -103,10 +103,15 @@ def train(
             if dataclasses.is_dataclass(value) and not isinstance(value, type)
         }
     return run(
-        parts, Path(folder), configuration=configuration, resume=resume,
-        hooks=Hooks(on_log, on_evaluate, on_checkpoint), command=command, name=name,
+        parts,
+        Path(folder),
+        configuration=configuration,
+        resume=resume,
+        hooks=Hooks(on_log, on_evaluate, on_checkpoint),
+        command=command,
+        name=name,
         console=console,
-    )  # fmt: skip
+    )
 
 
 def run(

@@ -68,13 +68,17 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
                 name: {run.name: _columns(run.rows, "update", "loss") for run in runs}
                 for name, runs in groups.items()
             },
-            plotted / "meta_loss.png", "Meta-loss", ("meta-step", "loss after training"),
+            plotted / "meta_loss.png",
+            "Meta-loss",
+            ("meta-step", "loss after training"),
         ),
         plots.panels(
-            last, plotted / "training_loss.png", "Training with the hyperparameters of the end",
+            last,
+            plotted / "training_loss.png",
+            "Training with the hyperparameters of the end",
             ("step", "loss"),
         ),
-    ]  # fmt: skip
+    ]
     for name, runs in groups.items():
         stem = "" if len(groups) == 1 else "_" + name.replace(",", "").replace(" ", "_")
         written.append(_rates(runs, plotted / f"rates{stem}.png", name))

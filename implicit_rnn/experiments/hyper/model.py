@@ -161,9 +161,13 @@ def hyper_optimiser(
         # No step at all: only the derivative is wanted, at a state that is there.
         settled, info = solvers.fixed_point(
             lambda theta, state: step(theta[0], state, *theta[1])[0],
-            (params, together), state, method="picard", max_steps=0, probe=probe,
+            (params, together),
+            state,
+            method="picard",
+            max_steps=0,
+            probe=probe,
             adjoint=learning_rule(rule, truncation, uniform=uniform and rule == "rbp", key=key),
-        )  # fmt: skip
+        )
         last = jax.tree.map(lambda new, old: new + (old - lax.stop_gradient(old)), last, settled)
         return last, step_loss, info._replace(steps=jnp.full((), steps, jnp.int32))
 

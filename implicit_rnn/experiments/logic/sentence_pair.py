@@ -124,9 +124,14 @@ def sentence_pair(
         return mean, Outcome(sums, info)
 
     return SentencePair(
-        init, loss, {"encoder": encoder.bounds}, solves, scores, encoder,
+        init,
+        loss,
+        {"encoder": encoder.bounds},
+        solves,
+        scores,
+        encoder,
         lambda params, batch: embedded(params["embedding"], batch.first, batch.first_length),
-    )  # fmt: skip
+    )
 
 
 def _side_by_side(probe: Info | None) -> Info | None:

@@ -99,9 +99,13 @@ def word_tagger(
     ) -> tuple[jax.Array, Outcome]:
         keys = [None] * 2 if key is None else list(jax.random.split(key))
         found, encoded = base.scores(
-            params, embed(params, batch, keys[0]), batch.length, key=keys[1], probe=probe,
+            params,
+            embed(params, batch, keys[0]),
+            batch.length,
+            key=keys[1],
+            probe=probe,
             solve=solve,
-        )  # fmt: skip
+        )
         found = softmax_scores(found)
         mask, seen = inside(batch.length, found.shape[1]), batch.labels >= 0
         mean, sums = label_sums(found, batch.labels, mask & seen)

@@ -64,9 +64,11 @@ def translation_task(
     if corpus == "toy":
         counts = {name: count or GENERATED[name] for name, count in wanted.items()}
         texts = different(
-            lambda rng, count: [sentence(rng) for _ in range(count)], counts, seed,
+            lambda rng, count: [sentence(rng) for _ in range(count)],
+            counts,
+            seed,
             lambda pair: pair[0],
-        )  # fmt: skip
+        )
     else:
         folder, (codes, files) = None if path is None else Path(path), FILES[corpus]
         texts = {}

@@ -141,7 +141,7 @@ def test_causal_layers_take_a_state_and_give_the_last():
             lambda x, n, s: implicit_rnn.unroll(cell, params, x, length=n, state=s, reverse=True)
         )(xs, length, start)
 
-    expected = pure(params)
+    expected = nn.Unrolled(*pure(params))
     chex.assert_trees_all_close(nnx.jit(layer)(xs, length, start), expected, atol=1e-6)
     got = jax.jit(module.apply)({"params": {"cell": params}}, xs, length, start)
     chex.assert_trees_all_close(got, expected, atol=1e-6)
@@ -164,7 +164,8 @@ def test_bidirectional_layers_equal_the_pure_function():
             xs, length
         )
 
-    expected = pure(params)
+    outputs, states = pure(params)
+    expected = nn.Unrolled(outputs, nn.Ends(*states))
     assert expected[0].shape == (3, 6, 5)
     chex.assert_trees_all_close(nnx.jit(layer)(xs, length), expected, atol=1e-6)
     variables = {"params": {"cell": params}}
