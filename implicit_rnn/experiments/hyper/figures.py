@@ -16,14 +16,8 @@ from jax.flatten_util import ravel_pytree
 
 from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.config import Config
-from implicit_rnn.experiments.hyper.model import (
-    PARTS,
-    HyperOptimiser,
-    Training,
-    descend,
-    from_names,
-    hyper_optimiser,
-)
+from implicit_rnn.experiments.hyper.descent import PARTS, Training, descend, from_names
+from implicit_rnn.experiments.hyper.model import HyperOptimiser, hyper_optimiser
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.experiments.runs import configuration
 from implicit_rnn.experiments.task import Task
