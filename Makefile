@@ -10,7 +10,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test test-slow fuzz lint notebooks bench clean
+.PHONY: help install run demo test test-slow fuzz faults lint notebooks bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,11 @@ test-slow: install ## only the slow tests
 
 fuzz: install ## 10,000 random solves judged in float64; goes on where it was stopped (ARGS="--seed 1 --out runs/fuzz_1.jsonl")
 	$(BIN)/python -m tests.fuzz --cases 10000 --seconds 5400 $(ARGS)
+
+faults: install ## 200 runs that are killed, starved and damaged; then odd configurations, and damaged files for every reader
+	$(BIN)/python -m tests.faults --cases 200 --seconds 7200 $(ARGS)
+	$(BIN)/python -m tests.faults.settings --cases 2000
+	$(BIN)/python -m tests.faults.loaders --cases 500
 
 lint: install ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def bounded(
             clipped, subspace[str(size)] = _clip(blocks, state.subspace[str(size)], limit, steps)
             ends = list(itertools.accumulate(counts))[:-1]
             for (name, leaf), own in zip(leaves.items(), jnp.split(clipped, ends), strict=True):
-                corrections[name] = _unblocks(own) - leaf
+                corrections[name] = (_unblocks(own) - leaf).astype(leaf.dtype)
         return _add(updates, corrections), SpectralState(subspace)
 
     return optax.GradientTransformation(init, update)
@@ -132,7 +132,9 @@ def _by_size(leaves: dict[str, jax.Array]) -> dict[int, dict[str, jax.Array]]:
 
 
 def _stacked(leaves: dict[str, jax.Array]) -> jax.Array:
-    return jnp.concatenate([_blocks(leaf) for leaf in leaves.values()])
+    """All blocks of the leaves, in float32 at least: half floats have no factorisations."""
+    blocks = jnp.concatenate([_blocks(leaf) for leaf in leaves.values()])
+    return blocks.astype(jnp.promote_types(blocks.dtype, jnp.float32))
 
 
 def _blocks(leaf: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ where `lower[0]` and `upper[-1]` have no neighbour and are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from jax import lax
 
 from solvers.space import Tree
 
-Algorithm = Literal["thomas", "lapack", "cyclic"]
+Algorithm = Literal["thomas", "cyclic"]
 
 
 class Bands(NamedTuple):
@@ -77,26 +77,19 @@ def tridiagonal_solve(
 
     Args:
       lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
-      algorithm: `"thomas"` (two loops; O(time) work and depth), `"lapack"`
-        (`lax.linalg.tridiagonal_solve`, with pivoting where the library has it) or `"cyclic"`
-        (cyclic reduction; O(time) work, O(log time) depth). By default the platform the program
-        is lowered for decides: the scan on CPU, cyclic reduction elsewhere.
+      algorithm: `"thomas"` (two loops; O(time) work and depth) or `"cyclic"` (cyclic reduction;
+        O(time) work, O(log time) depth). By default the platform the program is lowered for
+        decides: the loops on CPU, cyclic reduction elsewhere.
     """
     shapes = {jnp.shape(a) for a in (lower, diagonal, upper, rhs)}
     if len(shapes) != 1 or not jnp.ndim(rhs):
         raise ValueError(f"bands and rhs need one common shape [time, ...], got {sorted(shapes)}")
-    if algorithm not in (None, *_ALGORITHMS):
-        raise ValueError(f"algorithm must be one of {sorted(_ALGORITHMS)}, got {algorithm!r}")
+    run = _chosen({"thomas": _thomas, "cyclic": _cyclic}, algorithm)
     if rhs.size == 0:
         return rhs
 
     def solve(bands: tuple[jax.Array, ...]) -> Callable:
-        def with_bands(_: Callable, rhs: jax.Array) -> jax.Array:
-            if algorithm is None:
-                return lax.platform_dependent(*bands, rhs, cpu=_thomas, default=_cyclic)
-            return _ALGORITHMS[algorithm](*bands, rhs)
-
-        return with_bands
+        return lambda _, rhs: run(*bands, rhs)
 
     bands = (lower, diagonal, upper)
     constant = lax.stop_gradient(bands)
@@ -126,8 +119,8 @@ def bidiagonal_solve(
         associative scan; O(log time) depth, O(time n^3) work for blocks). By default the platform
         the program is lowered for decides: the loop on CPU, the scan elsewhere.
     """
-    if algorithm not in (None, *_RECURRENCES):
-        raise ValueError(f"algorithm must be one of {sorted(_RECURRENCES)}, got {algorithm!r}")
+    algorithms = {"sequential": _sequential, "associative": _associative}
+    _chosen(algorithms, algorithm)
     if rhs.size == 0:
         return rhs
     blocks = coupling.ndim == rhs.ndim + 1
@@ -136,15 +129,8 @@ def bidiagonal_solve(
         return (coupling @ x[..., None])[..., 0] if blocks else coupling * x
 
     def solve(coupling: jax.Array, reverse: bool) -> Callable:
-        def with_coupling(_: Callable, rhs: jax.Array) -> jax.Array:
-            solvers = {name: partial(run, times, reverse) for name, run in _RECURRENCES.items()}
-            if algorithm is not None:
-                return solvers[algorithm](coupling, rhs)
-            return lax.platform_dependent(
-                coupling, rhs, cpu=solvers["sequential"], default=solvers["associative"]
-            )
-
-        return with_coupling
+        prepared = {name: partial(run, times, reverse) for name, run in algorithms.items()}
+        return lambda _, rhs: _chosen(prepared, algorithm)(coupling, rhs)
 
     earlier = -1 if reverse else 1
     constant = lax.stop_gradient(coupling)
@@ -175,10 +161,14 @@ def _associative(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.A
     return lax.associative_scan(compose, (coupling, rhs), reverse=reverse)[1]
 
 
-_RECURRENCES: dict[str, Callable[..., jax.Array]] = {
-    "sequential": _sequential,
-    "associative": _associative,
-}
+def _chosen(algorithms: Mapping[str, Callable], algorithm: str | None) -> Callable:
+    """The algorithm of that name; for None the first on CPU and the second elsewhere."""
+    if algorithm is not None and algorithm not in algorithms:
+        raise ValueError(f"algorithm must be one of {sorted(algorithms)}, got {algorithm!r}")
+    if algorithm is not None:
+        return algorithms[algorithm]
+    on_cpu, elsewhere = algorithms.values()
+    return lambda *args: lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
 def _shift(x: jax.Array, by: int) -> jax.Array:
@@ -218,16 +208,6 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     return lax.fori_loop(0, time, substitute, (zero, values))[1]
 
 
-def _lapack(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
-    shape = rhs.shape
-    below, own, above, target = (
-        jnp.moveaxis(a.reshape(shape[0], -1), 0, -1) for a in (lower, diagonal, upper, rhs)
-    )
-    below, above = below.at[:, 0].set(0), above.at[:, -1].set(0)
-    x = lax.linalg.tridiagonal_solve(below, own, above, target[..., None])[..., 0]
-    return jnp.moveaxis(x, -1, 0).reshape(shape)
-
-
 def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
     """Eliminates every second unknown, solves the half-size system, substitutes back."""
     time = rhs.shape[0]
@@ -253,10 +233,3 @@ def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     )
     even = (d - a * _shift(odd, 1) - c * odd) / b
     return jnp.stack([even, odd], axis=1).reshape(rhs.shape)
-
-
-_ALGORITHMS: dict[str, Callable[..., jax.Array]] = {
-    "thomas": _thomas,
-    "lapack": _lapack,
-    "cyclic": _cyclic,
-}

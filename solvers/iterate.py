@@ -136,28 +136,9 @@ def advance(task: Task, loop: Loop) -> Loop:
     return Loop(state, best, record, kept)
 
 
-def resume(task: Task, loop: Loop, keep_going: Callable[[Loop], jax.Array] | None = None) -> Loop:
-    """Advances `loop` until it ends, or until `keep_going(loop)` is false."""
-
-    def running(loop: Loop) -> jax.Array:
-        going = jnp.any(loop.running)
-        return going if keep_going is None else going & keep_going(loop)
-
-    return while_loop(running, lambda loop: advance(task, loop), loop)
-
-
-def resume_batch(
-    advance: Callable[[Loop], Loop], loop: Loop, keep_going: Callable[[Loop], jax.Array]
-) -> Loop:
-    """Advances a batch of loops, leading axes, until `keep_going(loop)` is false.
-
-    `advance` steps all of them; those that have ended stay as they are.
-    """
-
-    def body(loop: Loop) -> Loop:
-        return Space(0).where(loop.running, advance(loop), loop)
-
-    return while_loop(keep_going, body, loop)
+def resume(task: Task, loop: Loop) -> Loop:
+    """Advances `loop` until it ends."""
+    return while_loop(lambda loop: jnp.any(loop.running), lambda loop: advance(task, loop), loop)
 
 
 def unroll(task: Task, loop: Loop, segment: int | None = None) -> Loop:
@@ -199,7 +180,7 @@ def run(task: Task) -> tuple[Vector, Info]:
 def skip_if(done: jax.Array, otherwise: Callable[[Any], Any], value: Any) -> Any:
     """`value` if `done`, else `otherwise(value)`.
 
-    A loop of at most one turn. Under `vmap` a conditional evaluates both branches for every
+    A loop of at most one step. Under `vmap` a conditional evaluates both branches for every
     example; a loop is not entered at all once every example is done.
     """
     return while_loop(

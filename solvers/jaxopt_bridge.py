@@ -155,7 +155,7 @@ def linear(
 
         # An iterative solver is given a correction to find: `A M y = rhs`, `x = start + M y`, to
         # the residual that is wanted of `x`.
-        settings = {"tol": goal / _positive(norm(rhs)), **options}
+        settings = {"tol": goal / jnp.where(norm(rhs) > 0, norm(rhs), 1), **options}
         if solve in _DIRECT:
             x = solve(a, flat_b, **options)
         elif solve is solve_cg and precond is not None:
@@ -172,11 +172,6 @@ def linear(
         return unravel(x), Info(unknown, relative(residual, size), status, unknown)
 
     return solver
-
-
-def _positive(size: jax.Array) -> jax.Array:
-    """`size`, or 1 where it is 0, to divide by."""
-    return jnp.where(size > 0, size, 1)
 
 
 def _count(inner: Any) -> jax.Array:

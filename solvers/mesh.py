@@ -35,6 +35,18 @@ def on_explicit_mesh() -> bool:
     return jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
 
 
+def placed_like(tree: Any, shapes: Any) -> Any:
+    """`tree`, on a mesh with explicit axes, spread over it as the image of the map is."""
+    if not on_explicit_mesh():
+        return tree
+
+    def placed(leaf: jax.Array, shape: Any) -> jax.Array:
+        here, there = (jax.typeof(leaf).sharding, shape.sharding)
+        return leaf if there is None or here.spec == there.spec else jax.reshard(leaf, there.spec)
+
+    return jax.tree.map(placed, tree, shapes)
+
+
 def alike(carry: Any, like: jax.Array) -> Any:
     """`carry`, of which no leaf is less batched than the scalar `like`.
 

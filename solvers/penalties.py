@@ -11,7 +11,9 @@ point: usually the solution, where `stop_gradient(x)` keeps the term from moving
 | `gershgorin` | 2n, or `2 samples` | `(I - J)^T (I - J)` close to the identity |
 | `conditioning` | `2 steps` | the smallest singular value of `I - J` above `sqrt(floor)` |
 
-All are differentiable in `theta` and `x`. `solvers.diagnose` measures the same things for people.
+All take the map `f(theta, x)`, which has the structure and shapes of `x`, its parameters `theta`
+(any pytree) and the point `x` (a pytree of real arrays with `n` entries in all). They return a
+scalar, differentiable in both. `solvers.diagnose` measures the same things for people.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.adjoint.closure import shape_of
 from solvers.space import (
     Tree,
     Vector,
@@ -54,9 +57,6 @@ def contraction(
         max(0, max_i ||J^i||_1 - eta)^2,    J^i the i-th column of J
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       eta: the contraction constant that is wanted, in (0, 1).
       columns: how many columns to look at, drawn without replacement; all `n` by default, which
         takes `n` products and memory for the whole Jacobian.
@@ -89,14 +89,8 @@ def jacobian_norm(f: Map, theta: Any, x: Tree, key: jax.Array, samples: int = 1)
         ||J||_F^2 / n  ~  mean_s ||J^T v_s||^2 / n,    v_s with entries -1 or 1
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       key: draws the probes.
       samples: how many probes, one product each.
-
-    Returns:
-      A scalar.
     """
     flat, vector = on_vectors(f, theta, x)
     _, pull = jax.vjp(flat, vector)
@@ -115,14 +109,8 @@ def gershgorin(
     excess is negative. The bound is crude and the term strict for large `n`.
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       key: without one the norm is exact, by `n` products with `A`; with one it is estimated.
       samples: how many probes the estimate takes, one product with `A` each.
-
-    Returns:
-      A scalar.
     """
     flat, vector = on_vectors(f, theta, x)
     push, pull = products(flat, vector)
@@ -144,9 +132,6 @@ def smallest_eigenvalue(f: Map, theta: Any, x: Tree, key: jax.Array, steps: int 
     is the exact derivative, and that of an eigendecomposition is never needed.
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       key: draws the start.
       steps: dimension of the Krylov space, two products each; `n` are enough for any map.
         Differentiation keeps `steps^2` vectors.
@@ -201,15 +186,9 @@ def conditioning(
         max(0, floor - lambda_min)
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       key: draws the start of Lanczos' method.
       floor: the eigenvalue that is wanted: the square of a singular value of `I - J`.
       steps: as in `smallest_eigenvalue`.
-
-    Returns:
-      A scalar.
     """
     return jax.nn.relu(floor - smallest_eigenvalue(f, theta, x, key, steps))
 
@@ -217,7 +196,7 @@ def conditioning(
 def on_vectors(f: Map, theta: Any, x: Tree) -> tuple[VectorMap, Vector]:
     """`f(theta, .)` as a function of flat vectors, and `x` as one."""
     x = require_real(x, "x")
-    require_like(jax.eval_shape(f, theta, x), x, "f(theta, x)", "x")
+    require_like(shape_of(f, theta, x), x, "f(theta, x)", "x")
     dtype, unravel = working_dtype(x), unraveler(x)
     vector = ravel(x, dtype)
     if vector.size == 0:

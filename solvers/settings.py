@@ -81,6 +81,12 @@ def require_count(name: str, value: Any, least: int = 0) -> int:
     return int(value)
 
 
+def require_callable(name: str, value: Any) -> None:
+    """Refuses what is neither None nor a function."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function, got {value!r}")
+
+
 def require_number(
     name: str,
     value: Any,

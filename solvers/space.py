@@ -232,9 +232,7 @@ def require_like(tree: Tree, template: Tree, what: str, reference: str) -> None:
             )
 
 
-def norm(vector: Vector) -> jax.Array:
-    """The Euclidean norm of one vector (`Space.norm`)."""
-    return Space().norm(vector)
+norm = Space().norm  # of one vector
 
 
 def ravel(tree: Tree, dtype: jnp.dtype) -> jax.Array:

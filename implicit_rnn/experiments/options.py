@@ -19,7 +19,7 @@ Table = dict[str, Any]
 
 # What a run, or a profile, may be called: it becomes a folder.
 _LONGEST = 200  # bytes
-_TAKEN = ("plots", "checkpoints", "events", "translations", *LOCKS)
+_TAKEN = ("plots", "checkpoints", "events", "profile", "translations", *LOCKS)
 
 
 class ConfigError(ValueError):

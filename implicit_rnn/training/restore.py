@@ -70,11 +70,11 @@ def restore(
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
     say = partial(print, file=sys.stderr)
     state, record = chosen_state(kept, like, say, average)
-    _require_same(Path(folder), record)
+    require_same(Path(folder), record)
     return Trained(parts, state, record)
 
 
-def _require_same(folder: Path, record: dict[str, Any]) -> None:
+def require_same(folder: Path, record: dict[str, Any]) -> None:
     """Refuses files beside a checkpoint that are not those that it was trained with."""
     path = folder / "config.toml"
     own = {path.name: record["configuration"], **record["kept"]}

@@ -21,7 +21,7 @@ from solvers.linear import cgne, richardson
 from solvers.linear import neumann as neumann_series
 from solvers.linear import resolve as resolve_linear
 from solvers.linear.solve import OnFailure, Solver, check_policy
-from solvers.settings import Settings, require_count, require_number
+from solvers.settings import Settings, require_callable, require_count, require_number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +54,11 @@ class Adjoint(Settings):
 
     def __post_init__(self) -> None:
         check_policy(self.on_failure)
-        if isinstance(self.precond, str) and self.precond != "forward":
+        if self.checkpoint is not None:
+            require_count("checkpoint", self.checkpoint, 1)
+        if not isinstance(self.precond, str):
+            require_callable("precond", self.precond)
+        elif self.precond != "forward":
             raise ValueError(f'precond must be a function or "forward", got {self.precond!r}')
 
 
@@ -164,8 +168,6 @@ def bptt(*, checkpoint: int | None = None, on_failure: OnFailure = "best") -> Ad
     `checkpoint`, only every so many of them are, and those between are computed again: of K steps,
     `checkpoint=sqrt(K)` keeps `2 sqrt(K)` for one more forward pass.
     """
-    if checkpoint is not None:
-        require_count("checkpoint", checkpoint, 1)
     return Adjoint("bptt", "unroll", None, on_failure, checkpoint=checkpoint)
 
 
@@ -176,8 +178,6 @@ def tbptt(steps: int, *, checkpoint: int | None = None, on_failure: OnFailure = 
     these applications are differentiated. At the fixed point `tbptt(K + 1)` equals `neumann(K)`
     (Proposition 1). Memory grows with `steps`, less with `checkpoint` (as in `bptt`).
     """
-    if checkpoint is not None:
-        require_count("checkpoint", checkpoint, 1)
     steps = require_count("steps", steps)
     return Adjoint("tbptt", "unroll", None, on_failure, steps=steps, checkpoint=checkpoint)
 

@@ -32,8 +32,8 @@ class Frame:
     def __init__(self, tree: Tree) -> None:
         leaves, structure = jax.tree.flatten(tree)
         self.structure: Any = structure
-        self.others = tuple(None if _is_number(leaf) else Leaf(leaf) for leaf in leaves)
-        self._key = (self.structure, self.others)
+        self.others = tuple(None if is_number(leaf) else (leaf,) for leaf in leaves)
+        self._key = (self.structure, comparable(self.others))
 
     def arrays(self, tree: Tree) -> list:
         """The leaves of `tree` that are numbers or arrays of them."""
@@ -43,7 +43,7 @@ class Frame:
     def join(self, arrays: list) -> Tree:
         """The tree with these arrays."""
         given = iter(arrays)
-        leaves = [next(given) if other is None else other.value for other in self.others]
+        leaves = [next(given) if other is None else other[0] for other in self.others]
         return jax.tree.unflatten(self.structure, leaves)
 
     def __eq__(self, other: object) -> bool:
@@ -53,20 +53,7 @@ class Frame:
         return hash(self._key)
 
 
-class Leaf:
-    """A leaf that is no number, equal by value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Leaf) and comparable(self.value) == comparable(other.value)
-
-    def __hash__(self) -> int:
-        return hash(comparable(self.value))
-
-
-def _is_number(leaf: Any) -> bool:
+def is_number(leaf: Any) -> bool:
     """Whether a leaf is traced. Truth values are not: a map may branch on them."""
     if isinstance(leaf, bool | np.bool_):
         return False
@@ -127,7 +114,8 @@ def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
     for equation in jaxpr.eqns:
         given, name = [read(atom) for atom in equation.invars], equation.primitive.name
         if name == "pvary":
-            found = [vary_with(*pair) for pair in zip(given, _types(equation), strict=True)]
+            types = [variable.aval for variable in equation.outvars]
+            found = [vary_with(*pair) for pair in zip(given, types, strict=True)]
         elif name in ("jit", "pjit"):
             inner = equation.params["jaxpr"]
             found = _evaluate(inner.jaxpr, inner.consts, given)
@@ -140,26 +128,14 @@ def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _types(equation: Any) -> list:
-    return [variable.aval for variable in equation.outvars]
-
-
-class Direct:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Direct(Settings):
     """A record that closes over nothing by itself, called like a `Closed`."""
 
-    closed = True
-
-    def __init__(self, record: Settings) -> None:
-        self.record = record
+    record: Any
 
     def __call__(self, constants: list, *args: Any) -> Tree:
-        return self.record(*args)  # type: ignore[operator]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Direct) and self.record == other.record
-
-    def __hash__(self) -> int:
-        return hash(self.record)
+        return self.record(*args)
 
 
 def seal(record: Settings, *args: Any) -> tuple[Closed | Direct, list]:
@@ -314,8 +290,9 @@ class _Signature:
     def _state(self, value: Any) -> Any:
         """An object of a user, with its attributes as they are now."""
         seen = self.value(value)
-        if isinstance(value, _STABLE) or not _by_identity(value):
-            return seen
+        rule: Any = type(value).__eq__
+        if isinstance(value, _STABLE) or rule is not object.__eq__:
+            return seen  # compared by its own rule, not as the same object alone
         return seen, tuple((k, comparable(v)) for k, v in getattr(value, "__dict__", {}).items())
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -343,9 +320,3 @@ def _is_filled(cell: types.CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _by_identity(value: Any) -> bool:
-    """Whether an object compares as the same object alone, as those of plain classes do."""
-    rule: Any = type(value).__eq__
-    return rule is object.__eq__

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers import adjoint as adjoints
-from solvers.adjoint.closure import Map, shape_of
+from solvers.adjoint.closure import Map
 from solvers.adjoint.solution import solution
-from solvers.info import Info, require_converged
+from solvers.info import Info
 from solvers.mesh import opaque
 from solvers.settings import Settings, require_number
-from solvers.space import Space, Tree, Vector, add, epsilon, require_like, require_real, subtract
+from solvers.space import Space, Tree, Vector, add, epsilon, require_real, subtract
 from solvers.verdict import relative, verdict
 
 Kind = Literal["fixed_point", "root"]
@@ -88,9 +88,8 @@ def implicit_diff(
     if chosen.mode == "unroll" or chosen.precond == "forward":
         raise ValueError(f"{chosen.name} needs the iterations of a solve: use implicit()")
     x = lax.stop_gradient(require_real(x, "x"))
-    require_like(shape_of(f, theta, x), x, "f(theta, x)", "x")
     tolerance = epsilon(x) ** 0.5 if rtol is None else rtol
-    value, info = solution(
+    return solution(
         f,
         theta,
         x,
@@ -99,9 +98,10 @@ def implicit_diff(
         tolerances=(tolerance, None),
         probe=probe,
         root=kind == "root",
+        names=("f(theta, x)", "x"),
         throw=throw,
+        what="given solutions",
     )
-    return require_converged(info, (value, info), "given solutions") if throw else (value, info)
 
 
 def slope(g: Callable[[Vector], Vector], x: Vector, here: Vector, space: Space) -> jax.Array:

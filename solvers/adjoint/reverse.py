@@ -67,19 +67,18 @@ def _tied(
 ) -> tuple[Vector, Info]:
     """A solution `x`, tied to the operands by one evaluation of the map."""
     quiet, memory = _silent((x, memory))
-    info = lax.stop_gradient(info)
+    info, value = lax.stop_gradient(info), quiet
     if spec.adjoint.on_failure != "zero":
         image = spec.f(operands, quiet)
     elif spec.clean is not None:
-        operands = spec.clean(operands, info)
+        operands, quiet = spec.clean(operands, quiet, info)
         image = spec.f(operands, quiet)
     else:
         image = _guarded(spec, operands, quiet)
-    value = quiet
     if spec.finish is not None:
         better, info = lax.stop_gradient(spec.finish(extras[2], operands, x, image, info))
         # A constant is added to it: the derivative stays that of the solution, to every order.
-        value = add(quiet, lax.stop_gradient(subtract(better, x)))
+        value = add(value, lax.stop_gradient(subtract(better, x)))
     arguments = (_silent(operands), quiet, image, value, info.status, memory, extras[1], probe)
     return _hook(spec, *arguments), info
 

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from solvers.adjoint import Adjoint
-from solvers.adjoint.closure import Closed, Direct, Frame, Map, close_map, seal
-from solvers.info import Info
-from solvers.mesh import settled, vary_like, vary_with
+from solvers.adjoint.closure import Closed, Direct, Frame, Map, close_map, seal, shape_of
+from solvers.info import Info, require_converged
+from solvers.mesh import placed_like, settled, vary_like, vary_with
 from solvers.settings import Settings
-from solvers.space import Tree, Vector, cast_like, working
+from solvers.space import Tree, Vector, cast_like, require_like, working
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +35,8 @@ class Spec(Settings):
         mode `(constants, operands, x, rhs, memory) -> v`.
       finish: `(constants, operands, x, f(x), Info) -> (x, Info)`: makes a better value of the
         evaluation that carries gradients, which are those at `x`.
-      clean: `(operands, Info) -> operands`: for a batch, takes out what belongs to failed examples.
+      clean: `(operands, x, Info) -> (operands, x)`: for a batch, takes out what belongs to failed
+        examples.
       throw: raise an error where a solve fails.
     """
 
@@ -63,7 +64,9 @@ def solution(
     lift: Callable[[Map], Any] | None = None,
     example: tuple[Any, Tree] | None = None,
     root: bool = False,
+    names: tuple[str, str] = ("f(theta, x0)", "x0"),
     throw: bool = False,
+    what: str = "solves",
 ) -> tuple[Tree, Info]:
     """Runs a solve; its derivative is what `adjoint` says.
 
@@ -77,11 +80,16 @@ def solution(
       lift: makes of the map for one problem the one that the solution belongs to (a batch).
       example: parameters and a state for `f`, where these are not `theta` and `x0` (batches).
       root: the equation is `f(theta, x) = 0`, not `x = f(theta, x)`.
-      throw: raise an error where a solve fails.
+      names: of the image of the map and of what it has to be like, for messages.
+      throw: raise an error where a solve fails; `what` failed, it says.
     """
     from solvers.adjoint.system import Backward, Tangent
 
     one_theta, one = (theta, x0) if example is None else example
+    image = shape_of(f, one_theta, one)
+    require_like(image, one, *names)
+    if example is None:
+        x0 = one = placed_like(x0, image)
     point, state = working(one), working(x0)
 
     def on_working(theta: Any, x: Vector) -> Vector:
@@ -121,7 +129,8 @@ def solution(
             spec = dataclasses.replace(spec, clean=clean(closed))
     extras = (ahead_extras, back_extras, finish_extras)
     x, info = _run(spec, operands, state, tolerances, probe, extras)
-    return cast_like(x, one), info
+    x = cast_like(x, one)
+    return require_converged(info, (x, info), what) if throw else (x, info)
 
 
 def _vary_arrays(theta: Any, like: Vector) -> Any:

@@ -17,12 +17,13 @@ from solvers.adjoint.solution import solution
 from solvers.adjoint.system import System, transposed_solve
 from solvers.batch.rows import BatchMap, Clear, Rows, batch_size
 from solvers.fixed_point.base import Cascade, Map
-from solvers.fixed_point.solve import Forward, Limits, combine, fixed_point, resolve
-from solvers.info import Info, require_converged
+from solvers.fixed_point.forward import Forward, Limits, combine
+from solvers.fixed_point.solve import resolve
+from solvers.info import Info
 from solvers.linear.base import LinearSolver
-from solvers.mesh import on_explicit_mesh
+from solvers.mesh import on_explicit_mesh, while_loop
 from solvers.settings import Settings, require_count
-from solvers.space import Space, Tree, Vector, require_like, require_real
+from solvers.space import Space, Tree, Vector, require_real, working_dtype
 
 
 def compacted(
@@ -77,38 +78,26 @@ def compacted(
     if any(axis not in (0, None) for axis in rows.axes):
         raise ValueError(f"in_axes may only hold 0 and None, got {in_axes}")
     sizes = _sizes(batch, require_count("levels", levels, 1))
-    limits = Limits.of(x0, rtol, atol, max_steps)
+    limits, tolerances = Limits.of(x0, rtol, atol, max_steps)
     stages = resolve(method)
     if batch == 0:
-        settings: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
-        return jax.vmap(
-            lambda theta, x: fixed_point(f, theta, x, method=method, adjoint=chosen, **settings),
-            in_axes=(jax.tree.broadcast(in_axes, theta, is_leaf=lambda a: a is None), 0),
-        )(theta, x0)
-    frame_of = jax.tree.broadcast(in_axes, theta, is_leaf=lambda a: a is None)
-    first_theta = jax.tree.map(
-        lambda axis, leaf: leaf if axis is None else leaf[0],
-        frame_of,
-        theta,
-        is_leaf=lambda a: a is None,
-    )
-    first = jax.tree.map(lambda leaf: leaf[0], x0)
-    require_like(jax.eval_shape(f, first_theta, first), first, "f(theta, x0)", "x0")
-    x, info = solution(
+        none = jnp.zeros(0, jnp.int32)
+        return x0, Info(none, none.astype(working_dtype(x0)), none, none)
+    first_theta, first = rows.first(theta), jax.tree.map(lambda leaf: leaf[0], x0)
+    return solution(
         f,
         theta,
         x0,
         adjoint=chosen,
         forward=lambda f: Shrinking(Forward.of(f, stages, limits, first, chosen), rows, sizes),
         backward=lambda f: ShrinkingBackward(f, chosen, rows, sizes, throw),
-        clean=lambda f: Clear(rows),
+        clean=lambda f: Clear(rows, axis=0),
         lift=lambda f: BatchMap(f, rows),
-        tolerances=limits.tolerances,
+        tolerances=tolerances,
         probe=probe,
         example=(first_theta, first),
         throw=throw,
     )
-    return require_converged(info, (x, info), "solves") if throw else (x, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,7 +152,9 @@ class ShrinkingBackward(Settings):
     def __call__(
         self, operands: tuple, x: Vector, cotangent: Vector, status: jax.Array, memory: Any
     ) -> tuple[Vector, Info]:
-        system = System.of(BatchMap(self.f, self.rows), operands, x, _plain(self.adjoint))
+        # A preconditioner is one for a single example.
+        plain = dataclasses.replace(self.adjoint, precond=None)
+        system = System.of(BatchMap(self.f, self.rows), operands, x, plain)
         fixed, fixed_x = lax.stop_gradient((operands, x))
 
         def runner(matvec: Callable, rhs: Vector, *, x0: Any = None, **_: Any) -> tuple:
@@ -202,11 +193,6 @@ class ShrinkingBackward(Settings):
         return solution
 
 
-def _plain(adjoint: adjoints.Adjoint) -> adjoints.Adjoint:
-    """Without its preconditioner, which is one for a single example."""
-    return dataclasses.replace(adjoint, precond=None)
-
-
 def _shrinking(
     make: Callable[[tuple, Any], iterate.Task],
     rows: Rows,
@@ -238,15 +224,16 @@ def _shrinking(
         def advance(
             loop: iterate.Loop, operands: tuple = operands, data: Any = data
         ) -> iterate.Loop:
-            return jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
+            new = jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
                 operands, data, loop
             )
+            return Space(0).where(loop.running, new, loop)
 
         def crowded(loop: iterate.Loop, smaller: int = smaller) -> jax.Array:
             many = jnp.sum(loop.running) > smaller
             return many if decided is None else many & ~decided(loop.record.status)
 
-        loop = iterate.resume_batch(advance, loop, crowded)
+        loop = while_loop(crowded, advance, loop)
         result = jax.tree.map(
             lambda whole, part, a=active: whole.at[a].set(part),
             result,

@@ -1,15 +1,15 @@
 """A whole batch in its own layout, forwards and backwards.
 
-`jax.vmap` of a solve is right for every method, but it moves the batch to the front of every array,
-and products with shared weights lose the shape in which they are fast. Here the map is evaluated on
-`[time, batch, channels]` as it is; every example still has its own record: it stops, fails and
-reports by itself.
+`jax.vmap` moves the batch to the front of every array, and products with shared weights lose the
+shape in which they are fast. Here the map sees `[time, batch, channels]` as it is; every example
+still stops, fails and reports by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,28 +24,17 @@ from solvers.adjoint.system import System, transposed_solve
 from solvers.bands import splitting_inverse
 from solvers.batch.rows import Clear, Rows, in_groups
 from solvers.fixed_point.banded import Banded, Sweep
-from solvers.fixed_point.base import FixedPointProblem
+from solvers.fixed_point.base import FixedPointProblem, Stage
+from solvers.fixed_point.forward import Forward, Limits, combine
 from solvers.fixed_point.newton import Newton
-from solvers.fixed_point.solve import Limits, combine
-from solvers.info import Info, require_converged
+from solvers.info import Info
 from solvers.iterate import Method
 from solvers.linear import bicgstab
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.richardson import Richardson, richardson
 from solvers.linear.solve import OnFailure, check_policy
 from solvers.settings import Settings, require_count, require_number
-from solvers.space import (
-    Space,
-    Tree,
-    Vector,
-    add,
-    cast_like,
-    epsilon,
-    ratio,
-    require_real,
-    subtract,
-    zeros_like,
-)
+from solvers.space import Space, Tree, Vector, add, cast_like, require_real, subtract, zeros_like
 from solvers.verdict import Stop, of_remainder, recheck, relative
 
 _SPACE = Space(batch_axis=1)
@@ -121,10 +110,9 @@ def lockstep(
         have not converged, a few at a time. Costs nothing when all have.
       accelerated: sweeps with secant steps (`solvers.banded`), in both directions.
       free_sweeps: go on by the two sweeps that cost nothing: that of the iterate which met the
-        tolerance is known as soon as its residual is, and the evaluation through which gradients
-        pass is one more. Both are counted as steps. What is reported is the residual before the
-        last one; gradients are those at the point where it is measured. For training, with a
-        loose tolerance.
+        tolerance, and one by the evaluation through which gradients pass. Both count as steps. The
+        residual before the last one is reported, and gradients are those at the point where it is
+        measured. For training, with a loose tolerance.
       rtol, atol, max_steps, throw: as for `fixed_point`, per example.
       probe: `solvers.adjoint_probe((batch,))`.
 
@@ -146,62 +134,45 @@ def lockstep(
         )
     if free_sweeps and method is not None:
         raise ValueError("free_sweeps go on by sweeps: leave out the method")
-    limits = Limits.of(x0, rtol, atol, max_steps)
-    how = method or Banded(sweep=sweep, accelerated=accelerated)
-    dtypes = jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), x0)
+    limits, tolerances = Limits.of(x0, rtol, atol, max_steps)
+    stages = (Stage(method or Banded(sweep=sweep, accelerated=accelerated)),)
+    adjoint = settings.adjoint()
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x0)
 
-    def user(x: Vector) -> Tree:
-        return cast_like(x, dtypes)
+    def swept(theta: Any, x: Vector) -> tuple[Tree, Any]:
+        return sweep(theta, cast_like(x, shapes))
 
-    def swept(theta: Any, x: Tree) -> tuple[Tree, Any]:
-        return sweep(theta, user(x))
-
-    x, info = solution(
+    return solution(
         lambda theta, x: sweep(theta, x)[0],
         theta,
         x0,
-        adjoint=settings.adjoint(),
-        forward=lambda f: Together(f, how, limits, user, swept, rows, rescue, free_sweeps),
+        adjoint=adjoint,
+        forward=lambda f: Together(
+            Forward.of(f, stages, limits, x0, adjoint), swept, rows, rescue, free_sweeps
+        ),
         backward=lambda f: TogetherBackward(f, settings, accelerated, swept, rows, throw),
         finish=(lambda f: Finish(f, swept)) if free_sweeps else None,
-        clean=(lambda f: Clear(rows)) if rows is not None else None,
-        tolerances=limits.tolerances,
+        clean=(lambda f: Clear(rows, axis=1)) if rows is not None else None,
+        tolerances=tolerances,
         probe=probe,
         throw=throw,
     )
-    return require_converged(info, (x, info), "solves") if throw else (x, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Together(Settings):
     """`(operands, x0, tolerances) -> (x, Info, None)`, and Newton for what is left."""
 
-    f: Map
-    method: Method
-    limits: Limits
-    user: Callable
+    one: Forward
     sweep: Callable
     rows: Rows | None
     rescue: int
     go_on: bool
 
-    closed = False
-
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
-        limits = self.limits
-        rtol, atol = tolerances
-        stop = Stop(
-            rtol, atol, limits.max_steps, limits.patience, limits.blowup, floor=limits.floor
-        )
-        theta = self.f.theta(operands)
-        problem = FixedPointProblem(
-            lambda x: self.f(operands, x),
-            lambda x: self.f.defect(operands, x),
-            theta,
-            self.user,
-            _SPACE,
-        )
-        result = iterate.run(iterate.Task(self.method, problem, x0, stop, go_on=self.go_on))
+        (task,) = self.one.tasks(operands, x0, tolerances)
+        problem = task.problem._replace(space=_SPACE)
+        result = iterate.run(task._replace(problem=problem, go_on=self.go_on))
         if self.rescue:
             result = iterate.skip_if(
                 jnp.all(result[1].converged),
@@ -212,15 +183,14 @@ class Together(Settings):
 
     def _rescued(self, operands: tuple, result: tuple, tolerances: tuple) -> tuple[Vector, Info]:
         assert self.rows is not None
-        rows, one = self.rows, _One(self.f, self.rows, self.sweep)
-        rtol, atol = tolerances
+        rows, one = self.rows, _One(self.one.f, self.rows, self.sweep)
+        stop = self.one.limits.stop(tolerances, self.rescue)
 
         def solve(operands: tuple, x: Vector, before: Info) -> tuple[Vector, Info]:
             newton = Newton(precond=lambda _, x: one.inverse(operands, x))
             problem = FixedPointProblem(
                 lambda x: one(operands, x), lambda x: subtract(one(operands, x), x), None
             )
-            stop = Stop(rtol, atol, self.rescue, floor=self.limits.floor)
             x, later = iterate.run(iterate.Task(newton, problem, x, stop))
             return x, combine(before, later)
 
@@ -277,7 +247,7 @@ class TogetherBackward(Settings):
         transposed = jax.linear_transpose(inverse, x)
 
         def solve(matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
-            w, info = self._sweeps(matvec, lambda v: transposed(v)[0], rhs)
+            w, info = self._sweeps(lambda v: transposed(v)[0], matvec, rhs)
             if self.settings.rescue:
                 w, info = iterate.skip_if(
                     jnp.all(info.converged),
@@ -286,26 +256,24 @@ class TogetherBackward(Settings):
                 )
             return w, info
 
-        def untransposed(matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
-            return self._sweeps(matvec, inverse, rhs)
-
         def runner(matvec: Callable, rhs: Vector, **_: Any) -> tuple[Vector, Info]:
+            untransposed = partial(self._sweeps, inverse)
             return lax.custom_linear_solve(matvec, rhs, solve, untransposed, has_aux=True)
 
         return transposed_solve(
             system, cotangent, adjoint, status, runner=runner, space=_SPACE, throw=self.throw
         )
 
-    def _sweeps(self, matvec: Callable, inverse: Callable, rhs: Vector) -> tuple[Vector, Info]:
+    def _sweeps(self, inverse: Callable, matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
         """`matvec(w) = rhs` by sweeps `w <- w + inverse(rhs - matvec(w))`."""
         unit = _SPACE.unit(rhs)
         target = _SPACE.scale(1 / unit, rhs)
         size = _SPACE.norm(target)
-        rtol = epsilon(rhs) ** (2 / 3) if self.settings.rtol is None else self.settings.rtol
+        rtol = richardson(self.settings.rtol).tolerance(rhs)
         if self.settings.steps is not None:
             w, info = _truncated(matvec, inverse, target, size, self.settings.steps, rtol)
             return _SPACE.scale(unit, _SPACE.finite(w)), info
-        problem = LinearProblem(lambda y: matvec(inverse(y)), _no_transpose, target, size, _SPACE)
+        problem = LinearProblem(lambda y: matvec(inverse(y)), None, target, size, _SPACE)
         stop = Stop(rtol, 0.0, self.settings.max_steps)
         method = Richardson(accelerated=self.accelerated)
         y, info = iterate.run(iterate.Task(method, problem, zeros_like(target), stop))
@@ -357,13 +325,9 @@ def _truncated(
         before, residual = residual, norm(subtract(target, matvec(w)))
     before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
-    status = recheck(of_remainder(ratio(residual, jnp.maximum(before, 1)), 0.0), residual, rtol)
+    status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
     steps = jnp.full(size.shape, sweeps, jnp.int32)
     return w, Info(steps, residual, status, steps if short else steps - 1)
-
-
-def _no_transpose(_: Vector) -> Vector:
-    raise NotImplementedError("sweeps need no transpose")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

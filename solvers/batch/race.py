@@ -14,10 +14,11 @@ from solvers.adjoint.solution import solution
 from solvers.batch.compaction import staged
 from solvers.batch.rows import Rows
 from solvers.fixed_point.base import Cascade, Map
-from solvers.fixed_point.solve import Forward, Limits, require_fitting, resolve
-from solvers.info import Info, Status, require_converged
+from solvers.fixed_point.forward import Forward, Limits
+from solvers.fixed_point.solve import require_fitting, resolve
+from solvers.info import Info, Status
 from solvers.settings import Settings
-from solvers.space import Tree, Vector, require_like, require_real
+from solvers.space import Tree, Vector, require_real
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +74,6 @@ def race(
             f"{[leaf.shape for leaf in jax.tree.leaves(starts)]}"
         )
     first = jax.tree.map(lambda leaf: leaf[0], starts)
-    require_like(jax.eval_shape(f, theta, first), first, "f(theta, starts[0])", "starts[0]")
     chosen = adjoints.resolve(adjoint)
     if chosen.name == "bptt" or chosen.precond == "forward":
         raise ValueError(
@@ -82,16 +82,17 @@ def race(
         )
     stages = resolve(method)
     require_fitting(chosen, stages, max_steps)
-    limits = Limits.of(first, rtol, atol, max_steps)
-    x, info = solution(
+    limits, tolerances = Limits.of(first, rtol, atol, max_steps)
+    return solution(
         f,
         theta,
         starts,
         adjoint=chosen,
         forward=lambda f: Race(Forward.of(f, stages, limits, first, chosen)),
-        tolerances=limits.tolerances,
+        tolerances=tolerances,
         probe=probe,
         example=(theta, first),
+        names=("f(theta, starts[0])", "starts[0]"),
         throw=throw,
+        what="races",
     )
-    return require_converged(info, (x, info), "races") if throw else (x, info)

@@ -46,6 +46,11 @@ class Rows(Settings):
         """For `jax.vmap` over operands."""
         return list(self.axes), None
 
+    def first(self, theta: Any) -> Any:
+        """The parameters of the first example."""
+        frame = Frame(theta)
+        return frame.join(self.take((frame.arrays(theta), []), 0)[0])
+
     def take(self, operands: tuple, index: Any) -> tuple:
         """The operands of some examples, or of one."""
         arrays = [
@@ -54,28 +59,44 @@ class Rows(Settings):
         ]
         return arrays, operands[1]
 
-    def clear(self, operands: tuple, bad: jax.Array) -> tuple:
-        """Operands with zeros in place of what belongs to the examples marked `bad`."""
+    def replace(self, operands: tuple, bad: jax.Array) -> tuple:
+        """Operands with those of a healthy example in place of what belongs to `bad` ones.
 
-        def clear(leaf: jax.Array, axis: int | None) -> jax.Array:
-            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-                return leaf
-            if axis is None:  # what they share, where it fails them all
-                return jnp.where(jnp.all(bad), jnp.zeros_like(leaf), leaf)
-            return jnp.where(Space(axis).spread(bad, leaf), jnp.zeros_like(leaf), leaf)
-
-        arrays = [clear(*pair) for pair in zip(operands[0], self.axes, strict=True)]
-        return arrays, operands[1]
+        Not with zeros, where a map need not be finite, unless no example is healthy.
+        """
+        constants = [(leaf, None) for leaf in operands[1]]
+        pairs = [*zip(operands[0], self.axes, strict=True), *constants]
+        arrays = [replaced(leaf, axis, bad) for leaf, axis in pairs]
+        return arrays[: len(self.axes)], arrays[len(self.axes) :]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clear(Settings):
-    """Takes the data of failed examples out: a NaN among them must not meet a zero cotangent."""
+    """Takes the data of failed examples out: a NaN among them must not meet a zero cotangent.
+
+    Attributes:
+      axis: of the examples in a state.
+    """
 
     rows: Rows
+    axis: int
 
-    def __call__(self, operands: tuple, info: Info) -> tuple:
-        return self.rows.clear(operands, info.status != Status.CONVERGED)
+    def __call__(self, operands: tuple, x: Vector, info: Info) -> tuple[tuple, Vector]:
+        bad = info.status != Status.CONVERGED
+        x = jax.tree.map(lambda leaf: replaced(leaf, self.axis, bad), x)
+        return self.rows.replace(operands, bad), x
+
+
+def replaced(leaf: jax.Array, axis: int | None, bad: jax.Array) -> jax.Array:
+    """An array whose examples along `axis` are that of a healthy one where they are `bad`."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    if axis is None:  # what they share, where it fails them all
+        return jnp.where(jnp.all(bad), jnp.zeros_like(leaf), leaf)
+    spread = Space(axis).spread
+    chosen = (jnp.arange(bad.size) == jnp.argmin(bad)) & ~bad
+    healthy = jnp.sum(jnp.where(spread(chosen, leaf), leaf, 0), axis, keepdims=True)
+    return jnp.where(spread(bad, leaf), lax.stop_gradient(healthy), leaf)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

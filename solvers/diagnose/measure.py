@@ -1,4 +1,8 @@
-"""A map at one point in numbers: spectral radius, norm, condition, and the error of a gradient."""
+"""A map at one point in numbers: spectral radius, norm, condition, and the error of a gradient.
+
+All take the map `f(theta, x)`, which has the structure and shapes of `x`, its parameters `theta`
+(any pytree) and the point `x` (a pytree of real arrays with `n` entries in all).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.adjoint.closure import is_number
 from solvers.penalties import Map, VectorMap, on_vectors, orthogonal, products
 from solvers.space import (
     Tree,
@@ -50,9 +55,6 @@ def spectral_radius(f: Map, theta: Any, x: Tree, key: jax.Array, steps: int = 50
     A geometric mean, so that a complex pair, whose growth turns from step to step, counts too.
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree of real arrays.
       key: draws the start.
       steps: products with `J`.
 
@@ -71,9 +73,6 @@ def jacobian_norm(f: Map, theta: Any, x: Tree, key: jax.Array, steps: int = 30) 
     """The largest singular value of `J`, by power iteration: `v <- J^T J v`, then `||J v||`.
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree of real arrays.
       key: draws the start.
       steps: products with `J^T J`.
 
@@ -90,9 +89,6 @@ def condition(f: Map, theta: Any, x: Tree, key: jax.Array, steps: int = 30) -> C
         (I - J) V = U B,    B bidiagonal,    U and V with orthonormal columns
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree.
-      x: the point, a pytree with `n` entries in all.
       key: draws the start.
       steps: size of `B`, two products each; with `n` or more the values are exact up to rounding.
         Needs memory for `2 steps` vectors.
@@ -121,9 +117,6 @@ def certificate(
     these. With `steps >= n` those of `J` and `I - J` are exact up to rounding.
 
     Args:
-      f: the map; `f(theta, x)` has the structure and shapes of `x`.
-      theta: parameters, any pytree; leaves that are not floating-point are held fixed.
-      x: the solution, a pytree with `n` entries in all.
       cotangent: `c`, the gradient with respect to the solution, like `x`.
       w: the approximate solution of `(I - J^T) w = c`, like `x`.
       key: draws the starts.
@@ -250,7 +243,9 @@ def _unit(key: jax.Array, like: Vector) -> Vector:
 def _of_parameters(f: Map, theta: Any, x: Tree) -> tuple[VectorMap, Vector]:
     """`theta -> f(theta, x)` between flat vectors, over the leaves that have derivatives."""
     leaves, structure = jax.tree.flatten(theta)
-    smooth = [jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves]
+    smooth = [
+        is_number(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves
+    ]
     floating = require_real(
         [leaf for leaf, is_smooth in zip(leaves, smooth, strict=True) if is_smooth], "theta"
     )

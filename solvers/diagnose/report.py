@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from solvers.adjoint.closure import is_number
 from solvers.diagnose.measure import condition, dominant, jacobian_norm
 from solvers.fixed_point.solve import fixed_point
 from solvers.info import Status, explain
@@ -63,7 +64,7 @@ def report(
             "What is returned, and measured below, is the best finite iterate."
         )
     key = jax.random.key(0) if key is None else key
-    measured = jax.jit(lambda theta, x, key: _measure(f, theta, x, key))(theta, x, key)
+    measured = jax.jit(lambda x, key: _measure(f, theta, x, key))(x, key)
     local = _Local(*(float(value) for value in measured))
     lines += _describe(local, sum(leaf.size for leaf in jax.tree.leaves(x0)))
     return _joined(lines, _advice(local, outcome) if local.finite else _ADVICE_JACOBIAN)
@@ -250,7 +251,7 @@ def _first_nonfinite(**named: Tree) -> str | None:
     """Which leaf of which tree holds the first NaN or infinity, and where in it."""
     for name, tree in named.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            if not (is_number(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)):
                 continue
             bad = ~np.asarray(jnp.isfinite(leaf))
             if bad.any():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from solvers.bands import Bands, splitting_inverse
-from solvers.fixed_point.base import FixedPointProblem, Precondition, compare, evaluate
+from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.settings import Settings, require_number
 from solvers.space import Tree, Vector, add, cast_like
@@ -77,7 +77,7 @@ class Banded(Method):
     ) -> tuple[State, Progress]:
         if self.sweep is not None:
             image, found = self.sweep(problem.theta, problem.user(x))
-            point = compare(problem, x, cast_like(image, x))
+            point = evaluate(problem, x, cast_like(image, x))
             inverse = splitting_inverse(found)
         else:
             assert self.bands is not None

@@ -58,17 +58,9 @@ class Point(NamedTuple):
         return Progress(self.x, self.size, self.scale, evaluations)
 
 
-def evaluate(problem: FixedPointProblem, x: Vector) -> Point:
-    """The map at `x`, once."""
-    return _measured(problem, x, problem.defect(x))
-
-
-def compare(problem: FixedPointProblem, x: Vector, image: Vector) -> Point:
-    """An iterate beside its image."""
-    return _measured(problem, x, subtract(image, x))
-
-
-def _measured(problem: FixedPointProblem, x: Vector, step: Vector) -> Point:
+def evaluate(problem: FixedPointProblem, x: Vector, image: Vector | None = None) -> Point:
+    """The map at `x`, once; or not, where the image is there already."""
+    step = problem.defect(x) if image is None else subtract(image, x)
     image = add(x, step)
     if problem.norm is None:
         sizes = problem.space.norms(x, image, step)
@@ -88,6 +80,8 @@ class Stage(Settings):
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise TypeError(f"a stage takes a method like picard(), got {self.method!r}")
         if self.max_steps is not None:
             require_count("max_steps", self.max_steps)
 
@@ -100,3 +94,7 @@ class Cascade(Settings):
     """
 
     stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        if not self.stages or not all(isinstance(stage, Stage) for stage in self.stages):
+            raise TypeError(f"a cascade takes at least one Stage, got {self.stages!r}")

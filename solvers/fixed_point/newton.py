@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ from jax.extend import core
 
 from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
+from solvers.linear.base import SolverRecord
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.solve import _OURS, Solver, resolve, solve_system
+from solvers.linear.solve import Solver, resolve, solve_system
 from solvers.mesh import constant, while_loop
+from solvers.settings import require_callable
 from solvers.space import Vector, add, ratio, subtract
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
@@ -70,15 +72,12 @@ class Newton(Method):
     def __post_init__(self) -> None:
         solver = bicgstab(max_steps=50) if self.linear is None else resolve(self.linear)
         object.__setattr__(self, "linear", solver)
+        require_callable("precond", self.precond)
         number = isinstance(self.forcing, numbers.Real) and 0 <= self.forcing < 1
         if self.forcing != "eisenstat_walker" and not number:
             raise ValueError(
                 f'forcing must be "eisenstat_walker" or a number in [0, 1), got {self.forcing!r}'
             )
-
-    @property
-    def _adaptive(self) -> bool:
-        return isinstance(self.forcing, str)
 
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         if problem.space.batch_axis is not None:
@@ -119,7 +118,7 @@ class Newton(Method):
                 jnp.where(accepted, state.anchor, state.size),
                 jnp.where(accepted, 0, state.failures + 1),
             )
-        if self._adaptive:
+        if isinstance(self.forcing, str):
             new = new._replace(forcing=_next_forcing(state, new.size))
         progress = Progress(new.x, new.size, new.scale, evaluations=cost + trials + 1)
         return new, progress._replace(broken=new.failures >= _FAILURES)
@@ -133,7 +132,7 @@ class Newton(Method):
         enough = 0.5 * ratio(goal.residual, state.size)
         tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
         solver: Any = self.linear
-        if isinstance(solver, _OURS) and not solver.truncated:
+        if isinstance(solver, SolverRecord) and not solver.truncated:
             solver = partial(solver, rtol=tolerance, unscaled=problem.unscaled)
         precond = self.precond and problem.precondition(self.precond, lax.stop_gradient(state.x))
 
@@ -181,9 +180,17 @@ def _has_reverse_only(jaxpr: core.Jaxpr) -> bool:
     # The tangent of a custom_vjp is left as a mark that only reverse mode can resolve.
     return any(
         equation.primitive.name == "custom_lin"
-        or any(map(_has_reverse_only, core.jaxprs_in_params(equation.params)))
+        or any(map(_has_reverse_only, _inner(equation.params)))
         for equation in jaxpr.eqns
     )
+
+
+def _inner(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
+    """The programs within an equation; jax has a function for it from 0.10 on only."""
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.Jaxpr | core.ClosedJaxpr):
+                yield item.jaxpr if isinstance(item, core.ClosedJaxpr) else item
 
 
 def _backtrack(

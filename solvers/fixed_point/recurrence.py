@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.bands import bidiagonal_solve
-from solvers.fixed_point.base import FixedPointProblem, compare
+from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.settings import require_number
 from solvers.space import Vector
@@ -69,7 +69,7 @@ class Recurrence(Method):
     ) -> tuple[State, Progress]:
         image, coupling = self.sweep(problem.theta, problem.user(x))
         image, coupling = image.astype(x.dtype), coupling.astype(x.dtype)
-        point = compare(problem, x, image)
+        point = evaluate(problem, x, image)
         share = jnp.where(point.size <= size, jnp.minimum(2 * share, self.damping), 0.5 * share)
         picard = image - x
         step = bidiagonal_solve(share * lax.stop_gradient(coupling), picard)

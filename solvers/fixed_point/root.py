@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,14 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from solvers import adjoint as adjoints
-from solvers.adjoint.closure import shape_of
-from solvers.adjoint.solution import solution
 from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, evaluate
-from solvers.fixed_point.solve import Forward, Limits, require_fitting, require_image, resolve
-from solvers.info import Info, require_converged
+from solvers.fixed_point.solve import solve_equation
+from solvers.info import Info
 from solvers.iterate import Goal, Method, Progress
 from solvers.mesh import vary_with
-from solvers.space import Tree, Vector, require_real
+from solvers.settings import require_number
+from solvers.space import Tree, Vector
 
 
 def root(
@@ -61,26 +61,23 @@ def root(
     >>> print(f"{x:.4f}", bool(info.converged))
     1.4142 True
     """
-    x0 = require_real(x0, "x0")
-    limits = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace)
-    chosen = adjoints.resolve(adjoint)
-    stages = resolve(method)
-    require_fitting(chosen, stages, max_steps)
-    require_image(shape_of(g, theta, x0), x0, has_aux, "g")
-    x, info = solution(
-        (lambda theta, x: g(theta, x)[0]) if has_aux else g,
+    return solve_equation(
+        g,
         theta,
         x0,
-        adjoint=chosen,
-        forward=lambda f: Forward.of(f, stages, limits, x0, chosen, norm),
-        tolerances=limits.tolerances,
+        method=method,
+        adjoint=adjoint,
+        tolerances=(rtol, atol),
         probe=probe,
-        root=True,
+        norm=norm,
+        has_aux=has_aux,
         throw=throw,
+        root=True,
+        max_steps=max_steps,
+        patience=patience,
+        blowup=blowup,
+        trace=trace,
     )
-    if throw:
-        x, info = require_converged(info, (x, info), "solves")
-    return ((x, g(theta, x)[1]) if has_aux else x), info
 
 
 class State(NamedTuple):
@@ -111,6 +108,10 @@ class Bracket(Method):
     upper: float | jax.Array
 
     unrollable = False
+
+    def __post_init__(self) -> None:
+        require_number("lower", self.lower, -math.inf)
+        require_number("upper", self.upper, -math.inf)
 
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
         if not isinstance(x, jax.Array) or x.ndim:

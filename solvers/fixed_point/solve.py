@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from solvers import adjoint as adjoints
 from solvers import iterate
-from solvers.adjoint.closure import Map as ClosedMap
 from solvers.adjoint.closure import shape_of
-from solvers.adjoint.given import slope
 from solvers.adjoint.solution import solution
-from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, Stage
+from solvers.fixed_point.base import Cascade, Map, Stage
 from solvers.fixed_point.broyden import Broyden
-from solvers.info import Info, Status, require_converged
-from solvers.settings import Settings, require_count, require_number
-from solvers.space import (
-    Space,
-    Tree,
-    Vector,
-    cast_like,
-    epsilon,
-    require_like,
-    require_real,
-)
-from solvers.verdict import Stop
+from solvers.fixed_point.forward import Forward, Limits
+from solvers.info import Info
+from solvers.space import Tree, cast_like, require_real
 
 
 def fixed_point(
@@ -73,7 +60,7 @@ def fixed_point(
         map, through which its gradient passes; of a solve that ends earlier, the last one.
       has_aux: `f` returns `(x, aux)`; `aux` at the solution is returned beside it.
       throw: raise an error if the solve, or its backward solve, does not converge, also out of
-        `jit` and `vmap`. By default that is told by the status alone.
+        `jit` and `vmap`. By default the status alone says so.
 
     Returns:
       The best iterate, in the structure and dtypes of `x0`, or `(iterate, aux)`; and its `Info`.
@@ -82,12 +69,53 @@ def fixed_point(
     >>> print(f"{x:.4f}", bool(info.converged))
     0.7391 True
     """
+    return solve_equation(
+        f,
+        theta,
+        x0,
+        method=method,
+        adjoint=adjoint,
+        tolerances=(rtol, atol),
+        probe=probe,
+        norm=norm,
+        has_aux=has_aux,
+        throw=throw,
+        max_steps=max_steps,
+        patience=patience,
+        blowup=blowup,
+        trace=trace,
+        record=record,
+    )
+
+
+def solve_equation(
+    f: Map,
+    theta: Any,
+    x0: Tree,
+    *,
+    method: iterate.Method | Cascade | str,
+    adjoint: adjoints.Adjoint | str,
+    tolerances: tuple,
+    probe: Info | None,
+    norm: Callable[[Tree], jax.Array] | None,
+    has_aux: bool,
+    throw: bool,
+    root: bool = False,
+    **numbers: Any,
+) -> tuple[Any, Info]:
+    """`fixed_point`, or `root` where `f(theta, x) = 0` is the equation; `numbers` are `Limits`."""
     x0 = require_real(x0, "x0")
-    settings = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace, record)
+    limits, tolerances = Limits.of(x0, *tolerances, **numbers)
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
-    require_fitting(chosen, stages, max_steps)
-    require_image(shape_of(f, theta, x0), x0, has_aux, "f")
+    require_fitting(chosen, stages, limits.max_steps)
+    name = "g" if root else "f"
+    if has_aux:
+        image = shape_of(f, theta, x0)
+        if not (isinstance(image, tuple) and len(image) == 2):
+            raise ValueError(
+                f"with has_aux, {name} must return (x, aux), got {type(image).__name__}"
+            )
 
     def value_of(theta: Any, x: Tree) -> Tree:
         return f(theta, x)[0] if has_aux else f(theta, x)
@@ -97,14 +125,14 @@ def fixed_point(
         theta,
         x0,
         adjoint=chosen,
-        forward=lambda f: Forward.of(f, stages, settings, x0, chosen, norm),
-        tolerances=settings.tolerances,
+        forward=lambda f: Forward.of(f, stages, limits, x0, chosen, norm),
+        tolerances=tolerances,
         probe=probe,
+        root=root,
+        names=(f"{name}(theta, x0)", "x0"),
         throw=throw,
     )
-    if throw:
-        x, info = require_converged(info, (x, info), "solves")
-    if record:
+    if limits.record:
         states = jax.lax.stop_gradient(cast_like(info.iterates, x))
         info = info._replace(iterates=jax.lax.map(lambda x: value_of(theta, x), states))
     return ((x, f(theta, x)[1]) if has_aux else x), info
@@ -125,217 +153,6 @@ def require_fitting(adjoint: adjoints.Adjoint, stages: tuple[Stage, ...], max_st
         raise ValueError(
             f"{adjoint.name} takes the inverse that broyden ends with: method=broyden()"
         )
-
-
-def require_image(image: Any, x0: Tree, has_aux: bool, name: str) -> None:
-    """Refuses a map whose values are not like `x0`."""
-    if has_aux and not (isinstance(image, tuple) and len(image) == 2):
-        raise ValueError(f"with has_aux, {name} must return (x, aux), got {type(image).__name__}")
-    require_like(image[0] if has_aux else image, x0, f"{name}(theta, x0)", "x0")
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """The stop rule as the user gave it, checked and with its defaults."""
-
-    tolerances: tuple
-    floor: float
-    max_steps: int
-    patience: int | None
-    blowup: float | None
-    trace: int = 0
-    record: tuple[int, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        x0: Tree,
-        rtol: Any,
-        atol: Any,
-        max_steps: int,
-        patience: int | None = 60,
-        blowup: float | None = 1e6,
-        trace: int = 0,
-        record: Sequence[int] = (),
-    ) -> Limits:
-        eps = epsilon(x0)
-        require_number("rtol", rtol)
-        require_number("atol", atol)
-        require_number("blowup", blowup, 1.0)
-        require_count("max_steps", max_steps)
-        require_count("trace", trace)
-        if patience is not None:
-            require_count("patience", patience, 1)
-        for number in record:
-            require_count("record", number)
-        rtol = eps ** (2 / 3) if rtol is None else rtol
-        return cls((rtol, atol), eps**2, max_steps, patience, blowup, trace, tuple(record))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Forward(Settings):
-    """`(operands, x0, tolerances) -> (x, Info, memory)`: the stages, one after the other.
-
-    Attributes:
-      f: the map.
-      stages: methods and the most steps each may take.
-      dtypes: of the user's trees.
-      unrolled: make a program through which reverse mode can pass; `segment` as in `bptt`.
-      inverse: return the approximate inverse that the last method ends with.
-    """
-
-    f: ClosedMap
-    stages: tuple[Stage, ...]
-    dtypes: tuple[str, ...]
-    floor: float
-    max_steps: int
-    patience: int | None
-    blowup: float | None
-    trace: int = 0
-    record: tuple[int, ...] = ()
-    norm: Callable | None = None
-    unrolled: bool = False
-    segment: int | None = None
-    inverse: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        f: ClosedMap,
-        stages: tuple[Stage, ...],
-        limits: Limits,
-        x0: Tree,
-        adjoint: adjoints.Adjoint,
-        norm: Callable | None = None,
-    ) -> Forward:
-        return cls(
-            f=f,
-            stages=stages,
-            dtypes=tuple(str(leaf.dtype) for leaf in jax.tree.leaves(x0)),
-            floor=limits.floor,
-            max_steps=limits.max_steps - (adjoint.steps or 0),
-            patience=limits.patience,
-            blowup=limits.blowup,
-            trace=limits.trace,
-            record=limits.record,
-            norm=norm,
-            unrolled=adjoint.mode == "unroll" and adjoint.steps is None,
-            segment=adjoint.checkpoint,
-            inverse=adjoint.precond == "forward",
-        )
-
-    def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
-        tasks = self.tasks(operands, x0, tolerances)
-        return run(
-            tasks, self._loop if self.unrolled else iterate.resume, self.inverse, self.unrolled
-        )
-
-    def _loop(self, task: iterate.Task, loop: iterate.Loop) -> iterate.Loop:
-        return iterate.unroll(task, loop, self.segment)
-
-    def tasks(self, operands: tuple, x0: Vector, tolerances: tuple) -> list[iterate.Task]:
-        """One task per stage, all from `x0`; `run` gives the later ones the start they deserve."""
-        problem = self.problem(operands)
-        rtol, atol = tolerances
-        if self.f.root:
-            problem, atol = _rooted(problem, x0, atol)
-        result: list[iterate.Task] = []
-        left = self.max_steps
-        for stage in self.stages:
-            allowed = left if stage.max_steps is None else min(stage.max_steps, left)
-            stop = Stop(
-                rtol, atol, allowed, self.patience, self.blowup, trace=self.trace, floor=self.floor
-            )
-            result.append(iterate.Task(stage.method, problem, x0, stop, self.record))
-            left -= allowed
-        return result
-
-    def problem(self, operands: tuple, space: Space = Space()) -> FixedPointProblem:  # noqa: B008
-        """The equation, as a method sees it."""
-
-        def user(x: Vector) -> Tree:
-            leaves, structure = jax.tree.flatten(x)
-            pairs = zip(leaves, self.dtypes, strict=True)
-            return jax.tree.unflatten(structure, [leaf.astype(dtype) for leaf, dtype in pairs])
-
-        norm = None
-        if self.norm is not None:
-            norm = lambda x: jax.lax.stop_gradient(self.norm(user(x)))  # noqa: E731
-        return FixedPointProblem(
-            lambda x: self.f(operands, x),
-            lambda x: self.f.defect(operands, x),
-            self.f.theta(operands),
-            user,
-            space,
-            norm,
-            unscaled=not self.f.root,
-        )
-
-
-def _rooted(problem: FixedPointProblem, x0: Vector, atol: Any) -> tuple[FixedPointProblem, Any]:
-    """A problem whose residuals are relative to the first one: `g` has units of its own.
-
-    A start at the root leaves nothing to be relative to: there, `g` is zero when it is as small as
-    its change over the rounding of `x`.
-    """
-    here = problem.defect(x0)
-    first = problem.space.norm(here)
-    if atol is None:
-        eps = float(jnp.finfo(first.dtype).eps)
-        atol = 4 * eps * slope(problem.defect, x0, here, problem.space)
-    return problem._replace(reference=first), atol
-
-
-def run(
-    tasks: list[iterate.Task],
-    loop: Callable[[iterate.Task, iterate.Loop], iterate.Loop] = iterate.resume,
-    inverse: bool = False,
-    unrolled: bool = False,
-) -> tuple[Vector, Info, Any]:
-    """The tasks one after the other, each from the best iterate of the one before.
-
-    Returns value, `Info`, and the inverse that the last method ends with, if that is wanted.
-    """
-
-    def solve(task: iterate.Task) -> tuple:
-        last = loop(task, iterate.begin(task))
-        return *iterate.outcome(task, last), last.state.inverse if inverse else None
-
-    result = solve(tasks[0])
-    for task in tasks[1:]:
-
-        def proceed(before: tuple, task: iterate.Task = task) -> tuple:
-            x, latest, memory = solve(task._replace(start=before[0]))
-            return x, combine(before[1], latest), memory
-
-        if unrolled or inverse:
-            result = proceed(result)
-        else:
-            result = iterate.skip_if(result[1].converged, proceed, result)
-    return result
-
-
-def combine(first: Info, second: Info) -> Info:
-    """The `Info` of two stages that followed one another.
-
-    A start that was not finite stays visible: a later stage begins from its finite part.
-    """
-    trace, iterates = None, None
-    if first.trace is not None and second.trace is not None:
-        position = jnp.arange(first.trace.size)
-        later = jnp.clip(position - first.steps, 0, first.trace.size - 1)
-        trace = jnp.where(position <= first.steps, first.trace, second.trace[later])
-    if first.iterates is not None:
-        iterates = second.iterates
-    return second._replace(
-        steps=first.steps + second.steps,
-        evaluations=first.evaluations + second.evaluations,
-        status=jnp.where(
-            (first.status == Status.NONFINITE) & (first.steps == 0), first.status, second.status
-        ),
-        trace=trace,
-        iterates=iterates,
-    )
 
 
 def resolve(method: iterate.Method | Cascade | str) -> tuple[Stage, ...]:

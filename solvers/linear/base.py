@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,14 +48,35 @@ class LinearProblem(NamedTuple):
     """`operator(y) = rhs`, solved from zero."""
 
     operator: Callable[[Vector], Vector]
-    transpose: Callable[[Vector], Vector]
+    transpose: Any  # v -> A^T v; None for methods that do without
     rhs: Vector
     scale: jax.Array  # norm that residuals are relative to: ||b|| / s
     space: Space = Space()
 
 
+class SolverRecord(Settings):
+    """What all linear solvers of this package are: records that judge their own results."""
+
+    rtol: float | jax.Array | None
+    truncated: bool = False
+
+    def __call__(self, matvec: Operator, b: Tree, *args: Any, **settings: Any) -> tuple[Tree, Info]:
+        raise NotImplementedError
+
+    def tolerance(self, b: Tree, rtol: float | jax.Array | None = None) -> float | jax.Array:
+        """The relative tolerance for a right-hand side of this precision."""
+        rtol = self.rtol if rtol is None else rtol
+        return epsilon(b) ** (2 / 3) if rtol is None else rtol
+
+    def failed(self, info: Info) -> jax.Array:
+        """Whether a solve is of no use: not converged or, for a truncated one, growing."""
+        if self.truncated:
+            return (info.status != Status.CONVERGED) & (info.status != Status.MAX_STEPS)
+        return ~info.converged
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class LinearSolver(Settings):
+class LinearSolver(SolverRecord):
     """Solves `A x = b` from products with `A`: call it as `solve(matvec, b, x0, precond)`.
 
     Attributes:
@@ -111,16 +132,6 @@ class LinearSolver(Settings):
         )
         return finish(*iterate.run(task))
 
-    def tolerance(self, b: Tree) -> float | jax.Array:
-        """The relative tolerance for a right-hand side of this precision."""
-        return epsilon(b) ** (2 / 3) if self.rtol is None else self.rtol
-
-    def failed(self, info: Info) -> jax.Array:
-        """Whether a solve is of no use: not converged or, for a truncated one, growing."""
-        if self.truncated:
-            return (info.status != Status.CONVERGED) & (info.status != Status.MAX_STEPS)
-        return ~info.converged
-
     def prepare(
         self,
         matvec: Operator,
@@ -136,7 +147,7 @@ class LinearSolver(Settings):
         """The problem in normal form, and the way back from its solution to `(x, Info)`."""
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-        rtol = self.tolerance(b) if rtol is None else rtol
+        rtol = self.tolerance(b, rtol)
         rhs_b = opaque(working(b))
         a = on_working(matvec, b)
         m = on_working(precond, b) if precond is not None else (lambda vector: vector)

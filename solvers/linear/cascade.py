@@ -9,19 +9,16 @@ import jax.numpy as jnp
 
 from solvers import iterate
 from solvers.info import Info
-from solvers.linear.base import LinearSolver, Operator
-from solvers.settings import Settings
+from solvers.linear.base import Operator, SolverRecord
 from solvers.space import Tree, add, subtract
 from solvers.verdict import recheck
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LinearCascade(Settings):
+class LinearCascade(SolverRecord):
     """Solvers that follow one another, each starting from the result of the one before."""
 
-    solvers: tuple[LinearSolver, ...]
-
-    truncated = False
+    solvers: tuple[SolverRecord, ...]
 
     def __call__(
         self,
@@ -36,9 +33,9 @@ class LinearCascade(Settings):
         x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, unscaled=unscaled)
         for solver in self.solvers[1:]:
 
-            def correct(before: tuple[Tree, Info], solver: LinearSolver = solver) -> tuple:
+            def correct(before: tuple[Tree, Info], solver: SolverRecord = solver) -> tuple:
                 x, info = before
-                tolerance = solver.tolerance(b) if rtol is None else rtol
+                tolerance = solver.tolerance(b, rtol)
                 rest = subtract(b, matvec(x))
                 correction, later = solver(
                     matvec, rest, None, precond, unscaled=unscaled,
@@ -55,12 +52,8 @@ class LinearCascade(Settings):
             x, info = iterate.skip_if(info.converged, correct, (x, info))
         return x, info
 
-    def failed(self, info: Info) -> jax.Array:
-        """Whether a solve is of no use."""
-        return ~info.converged
 
-
-def cascade(*solvers: LinearSolver) -> LinearCascade:
+def cascade(*solvers: SolverRecord) -> LinearCascade:
     """`cascade(richardson(max_steps=20), bicgstab())`: the second solves what the first did not.
 
     Under `vmap` an example that is solved takes no further step, and when all are, a later solver
@@ -68,4 +61,7 @@ def cascade(*solvers: LinearSolver) -> LinearCascade:
     """
     if not solvers:
         raise ValueError("a cascade needs at least one solver")
+    for solver in solvers:
+        if not isinstance(solver, SolverRecord):
+            raise TypeError(f"a cascade takes records of solvers.linear, got {solver!r}")
     return LinearCascade(tuple(solvers))

@@ -10,21 +10,19 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from solvers.info import Info
-from solvers.linear.base import Operator, on_working
+from solvers.linear.base import Operator, SolverRecord, on_working
 from solvers.mesh import vary_with
-from solvers.settings import Settings, require_number
-from solvers.space import Space, Tree, cast_like, epsilon, require_like, require_real, working
+from solvers.settings import require_number
+from solvers.space import Space, Tree, cast_like, require_like, require_real, working
 from solvers.verdict import relative, verdict
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dense(Settings):
+class Dense(SolverRecord):
     """Called as every linear solver is; start and preconditioner are not needed."""
 
     algorithm: str = "lu"
     rtol: float | None = None
-
-    truncated = False
 
     def __call__(
         self,
@@ -38,8 +36,7 @@ class Dense(Settings):
     ) -> tuple[Tree, Info]:
         b = require_real(b, "b")
         require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-        rtol = rtol if rtol is not None else self.rtol
-        rtol = epsilon(b) ** (2 / 3) if rtol is None else rtol
+        rtol = self.tolerance(b, rtol)
         rhs, unravel = ravel_pytree(working(b))
         a = on_working(matvec, b)
         basis = jax.tree.map(lambda leaf: vary_with(leaf, rhs), jnp.eye(rhs.size, dtype=rhs.dtype))
@@ -62,10 +59,6 @@ class Dense(Settings):
         one = jnp.ones_like(status)
         value = cast_like(unravel(x * (unit / order)), b)
         return value, Info(one, residual, status, rhs.size * one)
-
-    def failed(self, info: Info) -> jax.Array:
-        """Whether a solve is of no use."""
-        return ~info.converged
 
 
 def dense(algorithm: str = "lu", rtol: float | None = None) -> Dense:

@@ -11,14 +11,7 @@ import jax.numpy as jnp
 from solvers import iterate
 from solvers.info import Info
 from solvers.iterate import Goal, Method, Progress
-from solvers.linear.base import (
-    _ROUNDING,
-    Finish,
-    LinearProblem,
-    LinearSolver,
-    Operator,
-    reliable,
-)
+from solvers.linear.base import _ROUNDING, Finish, LinearProblem, LinearSolver, Operator, reliable
 from solvers.settings import require_number
 from solvers.space import (
     Space,
@@ -153,7 +146,7 @@ class LeastSquares(LinearSolver):
         b = require_real(b, "b")
         like = b if x0 is None else require_real(x0, "x0")
         start = zeros_like(working(like)) if x0 is None else working(like)
-        rtol = self.tolerance(b) if rtol is None else rtol
+        rtol = self.tolerance(b, rtol)
 
         def a(vector: Vector) -> Vector:
             image = cast_like(matvec(cast_like(vector, like)), working(b))

@@ -12,20 +12,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.info import Info, require_converged
-from solvers.linear.base import LinearSolver, Operator
+from solvers.linear.base import Operator, SolverRecord
 from solvers.linear.bicgstab import bicgstab
-from solvers.linear.cascade import LinearCascade
-from solvers.linear.dense import Dense
 from solvers.linear.lsqr import LeastSquares
 from solvers.mesh import vary_like
 from solvers.settings import Settings
-from solvers.space import Tree, add, require_like, require_real, subtract
+from solvers.space import Tree, add, require_like, require_real, subtract, zeros_like
 
 if TYPE_CHECKING:
     from solvers.adjoint.closure import Closed
 
 OnFailure = Literal["best", "zero", "nan"]
-Solver = LinearSolver | LinearCascade | Dense | Callable[..., tuple[Tree, Info]]
+Solver = SolverRecord | Callable[..., tuple[Tree, Info]]
 
 
 def linear_solve(
@@ -66,7 +64,7 @@ def linear_solve(
     b = require_real(b, "b")
     if x0 is not None:
         x0 = lax.stop_gradient(require_real(x0, "x0"))
-    if isinstance(solver, _OURS) and solver.closed:
+    if isinstance(solver, SolverRecord) and solver.closed:
         x, info = _compiled(matvec, b, solver, x0, precond, on_failure, unscaled)
     else:
         x, info = solve_system(matvec, b, solver, x0, precond, on_failure, unscaled)
@@ -146,7 +144,7 @@ def _square(
     on_failure: str,
     unscaled: bool,
 ) -> tuple[Tree, Info]:
-    options = {"unscaled": True} if unscaled and isinstance(solver, _OURS) else {}
+    options = {"unscaled": True} if unscaled and isinstance(solver, SolverRecord) else {}
     if precond is not None:
         precond = _frozen(precond, b)
 
@@ -176,7 +174,11 @@ def _square(
 def _least_squares(
     matvec: Operator, b: Tree, solver: LeastSquares, x0: Tree | None, precond: Operator | None
 ) -> tuple[Tree, Info]:
-    """Found by `solver`; its derivative is that of `(A^T A + damp^2) x = A^T b`."""
+    """Found by `solver`; its derivative is that of the equations it solves, at full rank:
+
+    (A^T A + damp^2) x = A^T b;    for fewer rows than columns, undamped,
+    A (x0 + A^T y) = b,    x = x0 + A^T y.
+    """
     from solvers.adjoint import tangent
     from solvers.adjoint.given import implicit_diff
 
@@ -185,14 +187,26 @@ def _least_squares(
     x, info = solver(frozen, lax.stop_gradient(b), x0, precond)
     x = lax.stop_gradient(x)
 
-    def gradient(_: None, x: Tree) -> Tree:
-        pull = jax.linear_transpose(matvec, like)
-        excess = subtract(matvec(x), b)
-        return jax.tree.map(lambda g, leaf: g + solver.damp**2 * leaf, pull(excess)[0], x)
+    def back(image: Tree) -> Tree:
+        return jax.linear_transpose(matvec, like)(image)[0]
 
-    square = LeastSquares(solver.method, solver.rtol, solver.atol, solver.max_steps)
-    x, _ = implicit_diff(gradient, None, x, kind="root", adjoint=tangent(square))
-    return x, info
+    def normal(_: None, x: Tree) -> Tree:
+        excess = subtract(matvec(x), b)
+        return jax.tree.map(lambda g, leaf: g + solver.damp**2 * leaf, back(excess), x)
+
+    def of_rows(_: None, y: Tree) -> Tree:
+        return subtract(matvec(add(like, back(y))), b)
+
+    settings = solver.rtol, solver.atol, solver.max_steps
+    adjoint = tangent(LeastSquares(solver.method, *settings))
+    rows, columns = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (b, like))
+    if solver.damp or rows >= columns:
+        return implicit_diff(normal, None, x, kind="root", adjoint=adjoint)[0], info
+    transpose = lambda v: jax.linear_transpose(frozen, like)(v)[0]  # noqa: E731
+    y, _ = solver(transpose, subtract(x, like), zeros_like(b))
+    y, _ = implicit_diff(of_rows, None, y, kind="root", adjoint=adjoint)
+    move = back(y)
+    return add(x, subtract(move, lax.stop_gradient(move))), info
 
 
 def resolve(solver: Solver | str | None) -> Any:
@@ -215,12 +229,9 @@ def resolve(solver: Solver | str | None) -> Any:
     return SOLVERS[solver]()
 
 
-_OURS = (LinearSolver, LinearCascade, Dense)
-
-
 def failed(solver: Any, info: Info) -> jax.Array:
     """Whether a solve is of no use, by the solver's own judgement where it has one."""
-    return solver.failed(info) if isinstance(solver, _OURS) else ~info.converged
+    return solver.failed(info) if isinstance(solver, SolverRecord) else ~info.converged
 
 
 def judged(solver: Any, info: Info) -> Info:

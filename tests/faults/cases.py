@@ -54,7 +54,7 @@ class Bench(NamedTuple):
       config: the configuration of the run.
       whole: the folder of one that nothing happened to.
       half: that of one which was ended half-way.
-      seconds: how long a whole one takes.
+      seconds: how long one takes to begin.
     """
 
     config: Path
@@ -98,25 +98,24 @@ def tried(kind: str, bench: Bench, folder: Path, rng: random.Random) -> tuple[st
 def struck(
     bench: Bench, folder: Path, rng: random.Random, number: signal.Signals
 ) -> tuple[str, str]:
-    """A signal at any moment, or while a checkpoint is written; then the run goes on."""
-    moment = rng.choice(["any", "any", "compiling", "writing"])
+    """A signal while all is imported, at any moment of the run, or while a checkpoint is written.
+
+    Then the run goes on.
+    """
+    moment = rng.choice(["starting", "running", "running", "writing"])
     child = start(bench.train(folder))
     if moment == "writing":
         name = f"{rng.choice([7, 14, 21]):06d}.orbax*"
         there = strike(child, number, lambda: any((folder / "checkpoints").glob(name)))
         what = f"{number.name} while {name} was there"
+    elif moment == "starting":
+        after = rng.uniform(0, bench.seconds)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(after)
+        there, what = strike(child, number, lambda: True), f"{number.name} after {after:.2f} s"
     else:
-        first = folder / "config.toml"  # what follows it is compilation
-        after = rng.uniform(0, 1.1 * bench.seconds if moment == "any" else 0.5 * bench.seconds)
-        begun: list[float] = [] if moment == "compiling" else [time.monotonic()]
-
-        def due() -> bool:
-            if not begun and first.exists():
-                begun.append(time.monotonic())
-            return bool(begun) and time.monotonic() - begun[0] > after
-
-        there = strike(child, number, due)
-        what = f"{number.name} {after:.2f} s after {'config.toml' if moment != 'any' else 'start'}"
+        what = f"{number.name} {running(child, folder, rng)}"
+        there = strike(child, number, lambda: True)
     ended = end(child)
     early = not folder.exists() and "KeyboardInterrupt" in ended.err
     if there and number != signal.SIGKILL and ended.code not in (0, -number) and not early:
@@ -125,6 +124,20 @@ def struck(
     assert early or "Traceback" not in ended.err, ended
     goes_on(bench, folder)
     return (EARLY if early or ended.code == -signal.SIGTERM else SAME), what
+
+
+def running(child: subprocess.Popen, folder: Path, rng: random.Random) -> str:
+    """Waits for a moment of a run: compilation, an update, a checkpoint, an evaluation, its end.
+
+    It is drawn in units of the time that the run took to begin, whatever else the machine does.
+    """
+    began = time.monotonic()
+    while not (folder / "config.toml").exists() and child.poll() is None:
+        time.sleep(0.001)
+    after = rng.uniform(0, 1.5) * (time.monotonic() - began)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(after)
+    return f"{after:.2f} s after it began"
 
 
 def goes_on(bench: Bench, folder: Path, told: str = "") -> Ended:
@@ -214,8 +227,8 @@ def clock(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]:
     jump = rng.choice([0, 3600, 86400 * 365]) * rng.random()
     before = CLOCK.format(jump=jump)
     child = start(bench.train(folder), before=before)
-    after = time.monotonic() + rng.uniform(0, 1.5 * bench.seconds)
-    strike(child, signal.SIGKILL, lambda: time.monotonic() > after)
+    running(child, folder, rng)
+    child.kill()
     end(child)
     ended = end(start(bench.train(folder), before=CLOCK.format(jump=2 * jump)))
     assert ended.code == 0, ended
@@ -229,9 +242,7 @@ def read_only(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
         assert disk is not None
         own, refused = disk / "run", ("Operation not permitted", "Read-only file system")
         child = start(bench.train(own), changes=NO_CACHE)
-        after = rng.uniform(0, bench.seconds)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(after)
+        when = running(child, own, rng)
         change(disk, "+i")  # a file system with a writer cannot be mounted again as read-only
         ended = end(child)
         change(disk, "-i")
@@ -244,14 +255,13 @@ def read_only(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
         assert any(words in again.sentence for words in refused), again
         remount(disk, "rw")
         goes_on(bench, own)
-        return (REFUSED if ended.code else SAME), f"after {after:.2f} s"
+        return (REFUSED if ended.code else SAME), when
 
 
 def two_hosts(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]:
     """Two hosts that do not see one another's locks begin in one folder; the later one has it."""
     first = start(bench.train(folder), before=HOST.format(name="first"))
-    delay = rng.uniform(0.1, bench.seconds)
-    time.sleep(delay)
+    when = running(first, folder, rng)
     second = start(bench.train(folder), before=HOST.format(name="second"))
     both = end(first), end(second)
     codes = sorted(ended.code for ended in both)
@@ -260,7 +270,7 @@ def two_hosts(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
         if ended.code:
             assert "taken by another run" in ended.sentence, ended
     assert bench.same(folder), both
-    return (REFUSED if 1 in codes else SAME), f"{delay:.2f} s apart"
+    return (REFUSED if 1 in codes else SAME), f"the second {when}"
 
 
 def mountable() -> bool:

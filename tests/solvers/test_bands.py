@@ -13,7 +13,7 @@ import solvers
 from solvers import bands
 from tests.solvers.problems import precision
 
-ALGORITHMS = ["thomas", "lapack", "cyclic", None]
+ALGORITHMS = ["thomas", "cyclic", None]
 
 
 def system(time: int, channels: tuple[int, ...] = (3,), seed: int = 0):

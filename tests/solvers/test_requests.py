@@ -171,6 +171,20 @@ def test_leaves_of_theta_that_are_no_arrays_reach_the_map():
     np.testing.assert_allclose(x, 0.7390851, rtol=1e-4)
 
 
+def test_batches_and_reports_take_such_leaves_too():
+    def f(theta, x):
+        return 0.5 * getattr(jnp, theta["name"])(x) + theta["c"]
+
+    c = jnp.array([0.1, 0.2])
+    x, info = solvers.compacted(f, {"name": "tanh", "c": c}, jnp.zeros((2, 1)), method="picard")
+    assert np.all(info.converged)
+    np.testing.assert_allclose(x[:, 0], 0.5 * np.tanh(x[:, 0]) + c, atol=1e-4)
+    single = {"name": "tanh", "c": c[0]}
+    winner, _ = solvers.race(f, single, jnp.zeros((2, 1)), method="picard")
+    np.testing.assert_allclose(winner, x[0], rtol=1e-4)
+    assert "CONVERGED" in solvers.diagnose.report(f, single, jnp.zeros(1))
+
+
 def test_iterates_on_the_way_can_be_recorded_and_differentiated():
     def f(a, x):
         return 0.5 * jnp.cos(a * x) + 0.1
@@ -293,13 +307,14 @@ def test_cg_solves_positive_definite_systems_and_reports_the_others():
     assert bool(info.converged) == bool(residual < 3e-5)
 
 
-def test_lsqr_takes_rectangular_systems():
-    matrix = np.random.default_rng(2).standard_normal((7, 3))
-    b = np.arange(7.0)
+@pytest.mark.parametrize("shape", [(7, 3), (3, 7)])
+def test_lsqr_takes_rectangular_systems(shape):
+    matrix = np.random.default_rng(2).standard_normal(shape)
+    b, start = np.arange(1.0, 1 + shape[0]), 0.1 * np.arange(shape[1])
 
     def solve(matrix, b):
         x, info = solvers.linear_solve(
-            lambda v: matrix @ v, b, solver=linear.lsqr(), x0=jnp.zeros(3)
+            lambda v: matrix @ v, b, solver=linear.lsqr(), x0=jnp.asarray(start)
         )
         return jnp.sum(jnp.sin(x)), (x, info)
 
@@ -307,10 +322,15 @@ def test_lsqr_takes_rectangular_systems():
         run = jax.value_and_grad(solve, (0, 1), has_aux=True)
         (_, (x, info)), (by_matrix, by_b) = run(jnp.asarray(matrix), jnp.asarray(b))
         assert info.converged
-        np.testing.assert_allclose(x, np.linalg.lstsq(matrix, b, rcond=None)[0], rtol=1e-6)
-        oracle = jax.grad(
-            lambda m, b: jnp.sum(jnp.sin(jnp.linalg.solve(m.T @ m, m.T @ b))), (0, 1)
-        )(jnp.asarray(matrix), jnp.asarray(b))
+        nearest = start + np.linalg.lstsq(matrix, b - matrix @ start, rcond=None)[0]
+        np.testing.assert_allclose(x, nearest, rtol=1e-6, atol=1e-9)
+
+        def dense(m, b):
+            if shape[0] > shape[1]:
+                return jnp.sum(jnp.sin(jnp.linalg.solve(m.T @ m, m.T @ b)))
+            return jnp.sum(jnp.sin(start + m.T @ jnp.linalg.solve(m @ m.T, b - m @ start)))
+
+        oracle = jax.grad(dense, (0, 1))(jnp.asarray(matrix), jnp.asarray(b))
         np.testing.assert_allclose(by_matrix, oracle[0], rtol=1e-5, atol=1e-8)
         np.testing.assert_allclose(by_b, oracle[1], rtol=1e-5, atol=1e-8)
 

@@ -60,9 +60,21 @@ def test_a_fresh_method_as_static_argument_compiles_once():
     assert len(traced) == 1
 
 
-def test_unknown_settings_are_refused():
-    with pytest.raises(TypeError, match="depht"):
-        solvers.anderson(depht=3)
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: solvers.anderson(depht=3), "depht"),
+        (lambda: solvers.newton(precond=3), "precond must be a function"),
+        (lambda: adjoint.implicit(precond=3), "precond must be a function"),
+        (lambda: solvers.bracket(0.0, "a"), "upper must be a number"),
+        (lambda: solvers.Stage("picard"), "takes a method"),
+        (lambda: solvers.Cascade(()), "at least one Stage"),
+        (lambda: linear.cascade("gmres"), "records of solvers.linear"),
+    ],
+)
+def test_unknown_and_unfit_settings_are_refused(make, word):
+    with pytest.raises(TypeError, match=word):
+        make()
 
 
 def test_callbacks_that_close_over_equal_objects_are_not_confused():

@@ -156,6 +156,32 @@ def test_on_a_mesh_with_explicit_axes(row):
     np.testing.assert_allclose(by_w, expected(row)[0], rtol=3e-3, atol=3e-4)
 
 
+def test_a_start_goes_where_its_image_lies_on_a_mesh_with_explicit_axes():
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        data = jnp.ones((4, 2)) + jnp.arange(2.0)
+        data = jax.device_put(data, NamedSharding(mesh, P("data")))
+
+        def total(w, data):
+            f = lambda w, x: 0.5 * jnp.tanh(x @ w) + data  # noqa: E731
+            return jnp.sum(solvers.fixed_point(f, w, jnp.zeros((4, 2)))[0])
+
+        by_w = jax.jit(jax.grad(total))(0.3 * jnp.eye(2), data)
+
+    def oracle(w):
+        x = np.zeros(2)
+        for _ in range(99):
+            x = 0.5 * np.tanh(x @ w) + np.array([1.0, 2.0])
+        return 4 * x.sum()
+
+    h, zero = 1e-5, np.zeros((2, 2))
+    for index in np.ndindex(2, 2):
+        step = zero.copy()
+        step[index] = h
+        want = (oracle(0.3 * np.eye(2) + step) - oracle(0.3 * np.eye(2) - step)) / (2 * h)
+        np.testing.assert_allclose(by_w[index], want, rtol=1e-3)
+
+
 @rows
 def test_second_derivatives_are_those_of_the_solution(row):
     if row == "adjoint:one_step":

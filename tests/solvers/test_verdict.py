@@ -93,6 +93,43 @@ def test_zero_stays_zero_when_the_user_masks_the_value(how):
     assert np.isfinite(jax.jit(jax.grad(loss))(0.7))
 
 
+@pytest.mark.parametrize("form", ["compacted", "lockstep"])
+def test_zero_is_zero_in_a_batch_whose_map_is_not_finite_at_zero(form):
+    """`x = tanh(w x[t-1]) / 2 + w / c + log c`, the second c a NaN: `x_w` of the others remains."""
+
+    def f(theta, x):
+        w, c = theta
+        past = jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
+        return 0.5 * jnp.tanh(w * past) + w / c + jnp.log(c)
+
+    def solve(w, c):
+        if form == "compacted":
+            return solvers.compacted(
+                f, (w, c), jnp.zeros((3, 2)), in_axes=(None, 0), method="picard",
+                adjoint=adjoint.implicit(on_failure="zero"),
+            )  # fmt: skip
+        x, info = solvers.lockstep(
+            lambda theta, x: (f(theta, x), Bands(jnp.zeros_like(x), jnp.zeros_like(x))),
+            (w, c), jnp.zeros((2, 3, 1)), in_axes=(None, 0), backward=Sweeps(on_failure="zero"),
+        )  # fmt: skip
+        return x[..., 0].T, info
+
+    def loss(w, c):
+        x, info = solve(w, c)
+        return jnp.sum(jnp.where(info.converged[:, None], x, 0.0))
+
+    data = np.array([[1.0], [np.nan], [2.0]], np.float32)
+    by_w, by_c = jax.jit(jax.grad(loss, (0, 1)))(0.7, data)
+    h = 1e-5
+    ends = []
+    for w in (0.7 + h, 0.7 - h):
+        first = [w / c + np.log(c) for c in (1.0, 2.0)]
+        ends.append(sum(0.5 * np.tanh(w * x) + 2 * x for x in first))
+    np.testing.assert_allclose(by_w, (ends[0] - ends[1]) / (2 * h), rtol=1e-4)
+    assert by_c[1] == 0
+    assert np.isfinite(by_c).all()
+
+
 def test_solves_that_share_a_probe_are_told_apart():
     def loss(a, probe):
         settings = {"adjoint": adjoint.implicit(linear.bicgstab(max_steps=0)), "probe": probe}

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import copy
 import tomllib
+import typing
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from implicit_rnn.experiments.config import load, resolve
+from implicit_rnn.cells import CELLS
+from implicit_rnn.experiments.config import RunSettings, load, resolve
+from implicit_rnn.experiments.networks import ENCODERS
 from implicit_rnn.experiments.options import ConfigError
-from implicit_rnn.experiments.registry import MODELS, build
+from implicit_rnn.experiments.ranges import range_of
+from implicit_rnn.experiments.registry import MODELS, TASKS, build
+from implicit_rnn.models.encoder import encoder
+from implicit_rnn.training import OptimiserSettings, Recipe, optimiser, recipe
+from implicit_rnn.training import settings as training
+from implicit_rnn.training.ranges import ANY
 from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT, config
 
@@ -116,6 +124,20 @@ def test_a_setting_stands_for_a_grid_but_does_not_undo_variants():
     assert {run.model["hidden"] for run in found.runs.values()} == {5}
     with pytest.raises(ConfigError, match=r"--set model\.encoder would undo what variant 'b' is"):
         resolve(content, "x.toml", None, ["model.encoder=gru"])
+
+
+def test_every_number_that_a_table_may_hold_has_a_range():
+    made = {**TASKS, **MODELS, **CELLS, **ENCODERS, "encoder": encoder}
+    for owner, function in made.items():
+        for option, hint in typing.get_type_hints(function).items():
+            if option in ("return", "hidden_size") or "bool" in str(hint):
+                continue
+            if "int" in str(hint) or "float" in str(hint):
+                assert range_of([owner], option) is not ANY, f"{owner}.{option}"
+    for kind, ranges in ((Recipe, recipe), (OptimiserSettings, optimiser), (RunSettings, training)):
+        hints = typing.get_type_hints(kind)
+        numbers = [name for name in hints if hints[name] in (int, float) or name == "tied"]
+        assert {*numbers} <= {*ranges.RANGES}, kind
 
 
 def test_what_a_run_keeps_is_its_own_configuration():

@@ -64,7 +64,7 @@ def test_a_run_folder_tells_the_whole_story(uninterrupted: Path):
 
 
 def test_training_learns(uninterrupted: Path):
-    losses = [row["loss"] for row in rows(uninterrupted) if "loss" in row]
+    losses = [row["valid_loss"] for row in rows(uninterrupted) if "valid_loss" in row]
     assert losses[-1] < losses[0]
 
 

@@ -7,7 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from implicit_rnn.training.sources import bucket_epoch, bucket_sizes, buckets
+from implicit_rnn.training.sources import (
+    Examples,
+    arrays,
+    bucket_epoch,
+    bucket_sizes,
+    buckets,
+    labelled,
+)
 
 
 def test_buckets_pad_little_and_visit_everything_once():
@@ -56,3 +63,12 @@ def test_no_other_buckets_pad_less(least):
     found = bucket_sizes(length, 3, least)
     assert len(found) <= 3
     assert steps(found) == min(map(steps, choices)) < np.inf
+
+
+def test_an_example_that_is_not_finite_is_named():
+    inputs = np.zeros((4, 3, 2), np.float32)
+    inputs[2, 1, 0] = np.nan
+    with pytest.raises(ValueError, match="example 2 of inputs is not finite"):
+        labelled(Examples(inputs, np.zeros((4, 3), np.int32), np.full(4, 3, np.int32)))
+    with pytest.raises(ValueError, match=r"example 2 of \[0\] is not finite"):
+        arrays((inputs, np.zeros(4)))
