@@ -10,23 +10,23 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.3
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test test-slow fuzz faults lint notebooks bench clean
+.PHONY: help install run demo test test-slow fuzz faults lint notebooks docs dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
 
-run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures (ARGS="--set training.seed=1 --output runs/other")
+run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures, report.html (ARGS="--set training.seed=1 --output runs/other")
 	$(BIN)/implicit-rnn train configs/biased_walk.toml --profile quick --resume $(ARGS)
 
 demo: install ## one implicit recurrence with every method, linear solver and adjoint
 	$(BIN)/implicit-rnn demo $(ARGS)
 
-test: install lint ## lint, then all tests but the slow ones
+test: install lint docs ## lint, build the site, then all tests but the slow ones
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slow: install ## only the slow tests
+test-slow: $(VENV)/.installed-docs ## only the slow tests, the site in a browser among them
 	@$(BIN)/python -m pytest -m slow $(ARGS) || { code=$$?; \
 	  if [ $$code -eq 5 ]; then echo "no test is marked slow"; else exit $$code; fi; }
 
@@ -46,6 +46,15 @@ lint: install ## ruff (lint and format) and mypy
 notebooks: install ## execute the notebooks at full size and save what they show
 	$(BIN)/python -m tests.notebooks
 
+docs: $(VENV)/.installed-docs ## the site, in build/site/: dead links and undocumented public names fail it
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/python -m mkdocs build --quiet
+	@echo "open file://$(CURDIR)/build/site/index.html"
+
+dist: $(VENV)/.installed-release ## source distribution and wheel, in dist/, checked
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
 bench: $(VENV)/.installed-bench ## compare the solvers with their peers, side by side in one run
 	$(BIN)/python -m benchmarks.solvers $(ARGS)
 
@@ -62,4 +71,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-release: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	@touch $@

@@ -92,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
         _add_train,
         _add_evaluate,
         _add_plot,
+        _add_report,
         _add_tag,
         _add_translate,
         _add_record,
@@ -185,6 +186,20 @@ def _add_plot(commands: Any) -> None:
     command = commands.add_parser("plot", help="draw the figures of a run or an experiment")
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.set_defaults(handler="plot")
+
+
+def _add_report(commands: Any) -> None:
+    command = commands.add_parser(
+        "report",
+        help="a run or an experiment as one HTML file, to be opened from disk",
+        description=(
+            "Writes report.html into the folder: the table beside the paper's numbers, learning "
+            "curves, what solves took while training, figures, pictures of test sequences to page "
+            "through, configuration and versions. The file needs no other and no network."
+        ),
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.set_defaults(handler="report")
 
 
 def _add_tag(commands: Any) -> None:

@@ -9,6 +9,7 @@ is used. Both follow the leading singular vectors from update to update instead 
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ Params = Any
 
 
 class SpectralState(NamedTuple):
+    """What `bounded` keeps from update to update: where the largest singular values were."""
+
     subspace: dict[str, jax.Array]  # by size d: [blocks, d, rank], leading right vectors
 
 
@@ -162,8 +165,26 @@ def _select(params: Params, limits: dict[str, Any]) -> dict[str, jax.Array]:
     leaves = _flatten(params)
     missing = sorted(set(limits) - set(leaves))
     if missing:
-        raise ValueError(f"bounds for {missing}, but the parameters have {sorted(leaves)}")
+        raise ValueError(
+            f"bounds name {', '.join(missing)}, which the parameters have not: "
+            + _nesting(missing, sorted(leaves))
+        )
     return {name: leaves[name] for name in limits}
+
+
+def _nesting(missing: list[str], leaves: list[str]) -> str:
+    """How bounds that do not fit a tree of parameters would."""
+    places = [
+        {leaf.removesuffix(name) for leaf in leaves if leaf.endswith(name)} for name in missing
+    ]
+    common = sorted(set.intersection(*places))
+    if not common:
+        return f"they have {', '.join(leaves)}"
+    keys = re.findall(r"\['([^']*)'\]", common[0])
+    if "".join(f"['{key}']" for key in keys) != common[0]:
+        return f"these are below {common[0]} there, and so must their bounds be"
+    nested = "".join(f'{{"{key}": ' for key in keys) + "bounds" + "}" * len(keys)
+    return f"nest the bounds as the parameters are, {nested}"
 
 
 def _add(tree: Params, changes: dict[str, jax.Array]) -> Params:

@@ -46,6 +46,8 @@ _DIRECT = (solve_lu, solve_cholesky, solve_inv, solve_qr)
 
 
 class State(NamedTuple):
+    """The iterate, and what the jaxopt solver keeps beside it."""
+
     params: Vector
     inner: Any  # the state of the jaxopt solver
 

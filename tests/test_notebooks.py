@@ -20,7 +20,10 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 def test_there_are_notebooks() -> None:
     names = {path.stem for path in paths()}
-    assert names == {"quickstart", "solvers", "recurrent_backprop", "tagging", "xrnn"}
+    assert names == {
+        "equilibrium_layer", "exercises", "flax_classifier", "hyperparameters", "quickstart",
+        "recurrent_backprop", "solvers", "tagging", "xrnn",
+    }  # fmt: skip
 
 
 @every_notebook

@@ -20,7 +20,6 @@ from implicit_rnn.cells.rnn import OutputState, rnn
 from implicit_rnn.cells.sru import sru
 from implicit_rnn.cells.xrnn import XRNNState, recursion_weights, xrnn
 
-# Every cell by name, `name -> factory(hidden_size, **options)`: what configurations choose from.
 CELLS: dict[str, Callable[..., Cell]] = {
     "contractive": contractive,
     "deep_rnn": deep_rnn,
@@ -37,6 +36,7 @@ CELLS: dict[str, Callable[..., Cell]] = {
     "sru": sru,
     "xrnn": xrnn,
 }
+"""Every cell by name, `name -> factory(hidden_size, **options)`: what configurations name."""
 
 __all__ = [
     "CELLS",

@@ -84,6 +84,8 @@ def stacked(cells: Sequence[Cell]) -> Cell:
 
 
 class DeepState(NamedTuple):
+    """The state `h_t` and the output `y_t = C(h_t)`, each `[hidden]`."""
+
     h: jax.Array
     y: jax.Array
 

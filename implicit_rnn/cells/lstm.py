@@ -13,6 +13,8 @@ from implicit_rnn.cells.factory import cell_factory
 
 
 class LSTMState(NamedTuple):
+    """The output `h` and the memory `c`, each `[hidden]`."""
+
     h: jax.Array
     c: jax.Array
 

@@ -12,6 +12,8 @@ from implicit_rnn.cells.factory import cell_factory
 
 
 class OutputState(NamedTuple):
+    """The state `h` and the output `o` that the next step is given as well."""
+
     h: jax.Array
     o: jax.Array
 

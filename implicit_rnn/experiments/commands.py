@@ -19,7 +19,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def train(options: argparse.Namespace) -> int:
     """Trains every run of a configuration."""
-    from implicit_rnn.experiments import figures
+    from implicit_rnn.experiments import figures, report_page
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
@@ -37,7 +37,10 @@ def train(options: argparse.Namespace) -> int:
         command=options.command_line,
     )
     files = [] if options.no_figures else figures.draw(output)
+    page = None if options.no_figures else report_page.write(output, files)
     _name_files(output, files)
+    if page:
+        print(f"\nopen {page.resolve().as_uri()} to see them together")
     return 0
 
 
@@ -104,6 +107,14 @@ def plot(options: argparse.Namespace) -> int:
     from implicit_rnn.experiments import figures
 
     _name_files(options.run, figures.draw(options.run))
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Collects a run or an experiment in one HTML file."""
+    from implicit_rnn.experiments import report_page
+
+    print(f"wrote {report_page.write(options.run)}")
     return 0
 
 

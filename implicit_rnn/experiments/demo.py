@@ -126,21 +126,27 @@ def linear(system: System, h: jax.Array) -> dict[str, dict[str, Any]]:
         name: make(steps=TERMS) if name == "neumann" else make() for name, make in factories.items()
     }
 
-    def solve(solver: solvers.LinearSolver, preconditioned: bool) -> solvers.Info:
+    def solve(solver: Any, preconditioned: bool) -> solvers.Info:
+        # A direct solver takes no steps whose residuals could be kept.
+        kept = {} if isinstance(solver, solvers.linear.Dense) else {"trace": BACKWARD_STEPS + 1}
+
         @jax.jit
         def run(theta: Theta, h: jax.Array) -> solvers.Info:
             pull = jax.vjp(lambda h: system.f(theta, h), h)[1]
-            inverse = solvers.precondition(system.bands)(theta, h)
+            transposed = jax.linear_transpose(solvers.precondition(system.bands)(theta, h), h)
             return solver(
                 lambda w: w - pull(w)[0],
                 cotangent,
-                precond=jax.linear_transpose(inverse, h) if preconditioned else None,
-                trace=BACKWARD_STEPS + 1,
+                precond=(lambda w: transposed(w)[0]) if preconditioned else None,
+                **kept,
             )[1]
 
         return run(system.theta, h)
 
     rows = {name: _row(solve(solver, False)) for name, solver in choices.items()}
+    # While it runs, the series knows the residual of the sum before; its last is in the table.
+    series = rows["neumann"]
+    series["trace"] = [*series["trace"][1:], series["residual"]]
     rows["bicgstab, bands"] = _row(solve(solvers.linear.bicgstab(), True))
     return rows
 
@@ -159,6 +165,7 @@ def adjoints(system: System, h: jax.Array) -> dict[str, dict[str, Any]]:
         f"tbptt({TERMS + 1})": adjoint.tbptt(TERMS + 1),
         f"phantom({TERMS})": adjoint.phantom(TERMS),
         "one_step": adjoint.one_step(),
+        "shine": adjoint.shine(),
     }
     exact = _flat(dense_gradient(system, h))
     rows = {}
@@ -171,6 +178,8 @@ def adjoints(system: System, h: jax.Array) -> dict[str, dict[str, Any]]:
 
 def _gradient(system: System, choice: solvers.adjoint.Adjoint) -> tuple[Theta, Any]:
     probed = choice.mode != "tangent"
+    # shine takes the inverse that the forward method has built up.
+    method = solvers.broyden() if choice.precond == "forward" else solvers.picard()
 
     def loss(theta: Theta, probe: solvers.Info | None) -> jax.Array:
         # Tight, so that what is compared is the adjoint and not the forward solve.
@@ -178,7 +187,7 @@ def _gradient(system: System, choice: solvers.adjoint.Adjoint) -> tuple[Theta, A
             system.f,
             theta,
             system.start,
-            method=solvers.picard(),
+            method=method,
             adjoint=choice,
             rtol=1e-6,
             max_steps=FORWARD_STEPS,
@@ -228,7 +237,7 @@ def _row(info: solvers.Info) -> dict[str, Any]:
     }
     if info.trace is not None:
         trace = np.asarray(info.trace, np.float64)
-        row["trace"] = trace[np.isfinite(trace)].tolist()
+        row["trace"] = trace[np.isfinite(trace) & (trace >= 0)].tolist()
     return row
 
 
@@ -270,7 +279,9 @@ def run(output: Path, seed: int = 0, time: int = 64, width: int = 16, command: s
     }
     written = []
     for name, (file, title) in figures.items():
-        traces = {key: np.asarray(row["trace"]) for key, row in result[name].items()}
+        traces = {
+            key: np.asarray(row["trace"]) for key, row in result[name].items() if "trace" in row
+        }
         written.append(plots.convergence(traces, output / file, title))
     result["seconds"] = round(clock.perf_counter() - began, 2)
     record = output / "result.json"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -19,14 +22,21 @@ def show(folder: Path = Path()) -> None:
     """Prints what configurations may name, configurations, and the runs below a folder."""
     console = Console(highlight=False)
     for title, entries in (
-        ("tasks (task.name)", {name: _first_line(make) for name, make in TASKS.items()}),
+        ("tasks (task.name)", {name: first_sentence(make) for name, make in TASKS.items()}),
         (
             "models (model.name)",
-            {name: f"{_first_line(make)} For {KINDS[name]}." for name, make in MODELS.items()},
+            {
+                name: f"{first_sentence(make)} Takes tasks of kind {KINDS[name]!r}."
+                for name, make in MODELS.items()
+            },
         ),
         (
             "cells and others (model.encoder)",
-            {name: _first_line(make) for name, make in (CELLS | ENCODERS).items()},
+            # Their own docstrings begin with the equation, those of their files with words.
+            {
+                name: first_sentence(sys.modules[make.__module__])
+                for name, make in (CELLS | ENCODERS).items()
+            },
         ),
         ("configurations", described()),
         ("runs", {str(path.parent): "" for path in sorted(folder.glob(f"runs/*/{MARK}"))}),
@@ -42,5 +52,7 @@ def show(folder: Path = Path()) -> None:
     console.print('"bi" before a causal cell ("bilstm") makes an encoder of two directions')
 
 
-def _first_line(function: object) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0]
+def first_sentence(thing: object) -> str:
+    """The first sentence of a docstring, whole, on one line."""
+    paragraph = " ".join(inspect.cleandoc(thing.__doc__ or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[a-z)][.])\s(?=[A-Z`])", paragraph, maxsplit=1)[0]

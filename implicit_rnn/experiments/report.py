@@ -194,7 +194,7 @@ def table(title: str, rows: list[dict[str, Any]]) -> Table:
         words = all(isinstance(row.get(column, ""), str) for row in rows)
         shown.add_column(column, justify="left" if words else "right")
     for row in rows:
-        shown.add_row(*[_cell(column, row.get(column)) for column in columns])
+        shown.add_row(*[cell(column, row.get(column)) for column in columns])
     return shown
 
 
@@ -203,11 +203,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for row in rows:
-        lines.append("| " + " | ".join(_cell(key, row.get(key)) for key in columns) + " |")
+        lines.append("| " + " | ".join(cell(key, row.get(key)) for key in columns) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(column: str, value: Any) -> str:
+def cell(column: str, value: Any) -> str:
+    """A value as a table shows it."""
     if value is None:
         return ""
     if column == "converged":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,12 +67,33 @@ def only_run(output: Path) -> Path:
 
 
 def repetitions(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """The folders of runs by name; those that differ in nothing but seeds share one."""
+    """The folders of runs by label; those that differ in nothing but seeds share one."""
     groups: dict[str, list[Path]] = {}
     for folder in folders:
-        name = re.sub(r"(^|-)seed=[^-]*", "", folder.name).strip("-")
-        groups.setdefault((len(folders) > 1 and name) or "run", []).append(folder)
+        groups.setdefault(label_of(folder), []).append(folder)
     return groups
+
+
+def label_of(folder: Path) -> str:
+    """What a figure calls a run: its variant first, then what else it differs in, but for seeds.
+
+    A run that stands alone goes by its encoder or rule, or by its model.
+    """
+    mark = next((path / MARK for path in (folder, folder.parent) if (path / MARK).exists()), None)
+    told = {}
+    if mark is not None:
+        known = experiment(mark.parent)["runs"]
+        told = dict(known.get(folder.name if mark.parent != folder else "", {}))
+    parts = [str(told.pop("variant"))] if "variant" in told else []
+    parts += [
+        value if isinstance(value, str) else f"{key.rsplit('.', 1)[-1]} {value}"
+        for key, value in told.items()
+        if key.rsplit(".", 1)[-1] != "seed"
+    ]
+    if parts:
+        return ", ".join(parts)
+    model = configuration(folder).model
+    return str(model.get("encoder") or model.get("rule") or model["name"])
 
 
 def mean_curves(

@@ -83,12 +83,12 @@ def _scaled_product(params: Params, keys: jax.Array, query: jax.Array) -> jax.Ar
     return keys @ query / jnp.sqrt(jnp.asarray(query.shape[-1], query.dtype))
 
 
-# By name, `name -> factory(size)`; only the additive one has a size of its own.
 ATTENTIONS: dict[str, Callable[[int], Attention]] = {
     "additive": additive,
     "bilinear": lambda size: bilinear(),
     "dot": lambda size: dot(),
 }
+"""Attentions by name, `name -> factory(size)`; only the additive one has a size of its own."""
 
 
 def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:

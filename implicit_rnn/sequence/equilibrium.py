@@ -6,6 +6,7 @@ import jax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.sequence.fit import explains_misfits
 from implicit_rnn.sequence.unroll import start_state
 from solvers import Info, adjoint, linear
 from solvers.adjoint import Adjoint
@@ -14,6 +15,7 @@ from solvers.iterate import Method
 RULES = ("bptt", "tbptt", "rbp", "cg_rbp", "neumann", "bicgstab", "gmres", "lsqr")
 
 
+@explains_misfits
 def equilibrium(
     cell: Cell,
     params: Params,

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.cells.recurrence import last_of
+from implicit_rnn.sequence.fit import explains_misfits
 from implicit_rnn.sequence.unroll import checked, start_state
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
@@ -34,6 +35,7 @@ class Run(NamedTuple):
     length: jax.Array
 
 
+@explains_misfits
 def parallel(
     cell: Cell,
     params: Params,

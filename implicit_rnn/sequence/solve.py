@@ -21,6 +21,7 @@ from implicit_rnn.sequence.equation import (
     mask,
     start_states,
 )
+from implicit_rnn.sequence.fit import explains_misfits
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method
@@ -29,6 +30,7 @@ _CHEAP = 30  # sweeps before Newton's method takes over
 _MOST_NEWTON = 50  # Newton steps for each; sweeps have brought it near, or nothing will
 
 
+@explains_misfits
 def implicit(
     cell: Cell,
     params: Params,
@@ -81,6 +83,7 @@ def implicit(
     return solvers.fixed_point(f, equation, start_states(cell, equation, start, key), **settings)
 
 
+@explains_misfits
 def implicit_batch(
     cell: Cell,
     params: Params,

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype
+from implicit_rnn.sequence.fit import explains_misfits
 
 
+@explains_misfits
 def unroll(
     cell: Cell,
     params: Params,

@@ -11,6 +11,7 @@ from implicit_rnn.training.restore import Trained, restore
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.sources import Examples, Source, arrays, labelled
 from implicit_rnn.training.step import State, Trainer, trainer
+from implicit_rnn.training.watch import Watch
 
 __all__ = [
     "CheckpointError",
@@ -29,6 +30,7 @@ __all__ = [
     "Trainer",
     "TrainingError",
     "TrainingSettings",
+    "Watch",
     "arrays",
     "labelled",
     "restore",

@@ -29,6 +29,7 @@ from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
 from implicit_rnn.training.totals import ratios
+from implicit_rnn.training.watch import watching
 
 
 class TrainingError(RuntimeError):
@@ -107,7 +108,7 @@ def train(
         Path(folder),
         configuration=configuration,
         resume=resume,
-        hooks=Hooks(on_log, on_evaluate, on_checkpoint),
+        hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
         command=command,
         name=name,
         console=console,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+_SILENCE = 10.0  # seconds, after which a file gets another line
+
 
 class Display:
-    """A progress bar with the latest numbers; without a terminal, a line now and then."""
+    """A progress bar with the latest numbers; without a terminal, a line every ten seconds."""
 
     def __init__(self, name: str, updates: int, console: Console) -> None:
-        self.console = console
+        self.console, self.updates = console, updates
+        self._said = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -40,9 +44,13 @@ class Display:
         self._bar.update(self._task, completed=update)
         if row is not None:
             self._bar.update(self._task, numbers=summary(row))
+            silent = time.monotonic() - self._said
+            if "loss" in row and not self.console.is_terminal and silent > _SILENCE:
+                self.say(f"{update:6d}/{self.updates}  {summary(row)}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        self._said = time.monotonic()
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

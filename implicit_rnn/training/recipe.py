@@ -115,7 +115,16 @@ class Recipe:
         return spectral.reparametrised(params, bounds)
 
     def bounds(self, cell: Cell) -> Any:
-        """The spectral norms that the cell's matrices may have."""
+        """Spectral norms that the cell's matrices may have: a tree like a part of its parameters.
+
+        Where those are a part of larger ones, nest it as they are: `{"layer": recipe.bounds(cell)}`
+        for `{"layer": cell.init(...), "read": ...}`, `[recipe.bounds(a), recipe.bounds(b)]` for a
+        list of two layers, `{"params": recipe.bounds(layer.cell)}` for the state of a flax layer.
+
+        >>> from implicit_rnn import cells
+        >>> Recipe().bounds(cells.mgu(8))
+        {'candidate': 2.0, 'gate': 4.0}
+        """
         return jax.tree.map(lambda bound: self.bound_scale * bound, cell.bounds)
 
     def solve(

@@ -13,7 +13,8 @@ from solvers import Info
 
 # Of the solves, and of the gradients: what a loss does not count itself.
 SOLVES = (
-    "solves", "forward_steps", "forward_most", "converged", "backward_steps", "backward_most",
+    "solves", "forward_steps", "forward_most", "forward_residual", "converged", "backward_steps",
+    "backward_most", "backward_residual",
 )  # fmt: skip
 GRADIENTS = ("gradient_norm", "count_gradient_norm")
 
@@ -30,14 +31,22 @@ def solver_sums(info: Info | None, seen: Info | None, batch: Any) -> dict[str, j
         "solves": jnp.sum(counted),
         "forward_steps": jnp.sum(jnp.where(counted, info.steps, 0)),
         "forward_most": jnp.max(jnp.where(counted, info.steps, 0)),
+        "forward_residual": _residuals(counted, info),
         "converged": jnp.sum(counted & info.converged),
     }
     if seen is not None:
         sums |= {
             "backward_steps": jnp.sum(jnp.where(counted, seen.steps, 0)),
             "backward_most": jnp.max(jnp.where(counted, seen.steps, 0)),
+            "backward_residual": _residuals(counted, seen),
         }
     return {name: value.astype(jnp.float32) for name, value in sums.items()}
+
+
+def _residuals(counted: jax.Array, info: Info) -> jax.Array:
+    """The sum of relative residuals; one that is more than a whole counts as a whole."""
+    residual = jnp.nan_to_num(info.residual, nan=1.0)
+    return jnp.sum(jnp.where(counted, jnp.clip(residual, 0, 1), 0))
 
 
 def gradient_sums(norm: jax.Array, finite: jax.Array) -> dict[str, jax.Array]:

@@ -194,6 +194,7 @@ ADJOINTS: dict[str, Callable[..., Adjoint]] = {
     "tangent": tangent,
     "shine": shine,
 }
+"""Every adjoint by name, `name -> factory(**settings)`; those with a number of steps need it."""
 
 
 def resolve(adjoint: Adjoint | str) -> Adjoint:

@@ -26,7 +26,6 @@ from solvers.fixed_point.recurrence import Recurrence as recurrence
 from solvers.fixed_point.root import Bracket as bracket
 from solvers.iterate import Method
 
-# What a method may be called by name; `banded`, `bracket` and `recurrence` need arguments.
 METHODS: dict[str, Callable[..., Method | Cascade]] = {
     "picard": picard,
     "anderson": anderson,
@@ -34,6 +33,7 @@ METHODS: dict[str, Callable[..., Method | Cascade]] = {
     "newton": newton,
     "auto": auto,
 }
+"""Methods by name; `banded`, `bracket` and `recurrence`, which need arguments, have none."""
 
 __all__ = [
     "METHODS",

@@ -36,6 +36,7 @@ SOLVERS: dict[str, Callable[..., LinearSolver | Dense]] = {
     "cg": cg,
     "dense": dense,
 }
+"""Every linear solver by name, `name -> factory(**settings)`."""
 
 __all__ = [
     "SOLVERS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.implicit_rnn.experiments.problems import CONTENT
             "train",
             "evaluate",
             "plot",
+            "report",
             "record",
             "tag",
             "translate",
@@ -119,7 +121,12 @@ def test_an_experiment_from_the_command_line(tmp_path: Path, capsys: pytest.Capt
     figures = {path.name for path in (output / "plots").iterdir()}
     assert figures == {
         "learning_updates.png", "learning_seconds.png", "igru_residuals.png", "igru_switch.png",
+        "solver_steps.png", "solver_residuals.png",
     }  # fmt: skip
+    page = (output / "report.html").read_text()
+    assert "0.1234" in page
+    assert page.count('<img alt="test sequence') == 8
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     rows = json.loads((output / "table.json").read_text())["rows"]
     assert [row["variant"] for row in rows] == ["igru", "gru"]
 

@@ -98,7 +98,7 @@ def test_bad_bounds_are_named():
     params = {"w": jnp.ones((3, 4))}
     with pytest.raises(ValueError, match="shape"):
         spectral.bounded({"w": 1.0}).init(params)
-    with pytest.raises(ValueError, match="bounds for"):
+    with pytest.raises(ValueError, match="bounds name"):
         spectral.bounded({"v": 1.0}).init(params)
     link = spectral.bounded({"w": 1.0})
     with pytest.raises(ValueError, match="needs the parameters"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +53,7 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
             print(f"left out: {error}", file=sys.stderr)
             continue
         assert isinstance(trainer.model, Hopfield)
-        details, title = trainer.task.details, _title(name)
+        details, title = trainer.task.details, name
         groups[title], shown = members, details["patterns"]["test"]
         recalled[title] = recall(
             trainer.model, trainer.usable(state), shown.observed, config.model["steps"]
@@ -101,8 +100,3 @@ def recall(model: Hopfield, params: Params, observed: np.ndarray, steps: int) ->
 
     images, differences = jax.device_get(run(params, observed))
     return Recalled(images, differences[: np.count_nonzero(differences)])
-
-
-def _title(name: str) -> str:
-    """`rule=neumann-truncation=10` as "neumann, 10"."""
-    return re.sub(r"(^|-)\w+=", ", ", name).strip(", ")

@@ -26,8 +26,8 @@ def hopfield(
     """An associative memory of images.
 
     Args:
-      hidden, rule, truncation, uniform, steps, tolerance, scale, read_out, time_constant, gain,
-        step: as for `models.hopfield`.
+      hidden, rule, truncation, uniform, steps, tolerance: as for `models.hopfield`.
+      scale, read_out, time_constant, gain, step: as for `models.hopfield`.
     """
     return models.hopfield(
         task.sizes["pixels"],

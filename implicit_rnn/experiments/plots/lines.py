@@ -15,6 +15,7 @@ from implicit_rnn.experiments.plots.style import (
     MOST_INSIDE,
     Look,
     dress,
+    few_ticks,
     grid_of,
     label_ends,
     legend,
@@ -116,6 +117,7 @@ def curves(
                 ha="right",
             )
     dress(axes, title, *labels)
+    few_ticks(axes, [np.asarray(x, float) for x, _ in lines.values()])
     if len(lines) <= MOST_INSIDE:
         axes.legend(frameon=False, labelcolor=INK, loc="best")
     else:

@@ -91,6 +91,22 @@ def dress(axes: Axes, title: str, across: str, up: str) -> None:
     axes.spines["bottom"].set_color(INK)
 
 
+def few_ticks(axes: Axes, values: Sequence[np.ndarray]) -> None:
+    """Ticks across where there are values: one for a single one, and no fractions of whole numbers.
+
+    Left alone, an axis of a single point runs over a hundredth of it on either side.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    found = np.unique(np.concatenate([*values, np.zeros(0)]))
+    if found.size == 1:
+        axes.set_xticks(found, [f"{found[0]:g}"])
+        reach = max(abs(found[0]) / 2, 1.0)
+        axes.set_xlim(found[0] - reach, found[0] + reach)
+    elif np.array_equal(found, np.round(found)):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from implicit_rnn.experiments import plots
-from implicit_rnn.experiments.plots.style import look_of
+from implicit_rnn.experiments.plots.style import few_ticks, look_of
 
 DECAY = np.exp(-np.arange(30.0))
 
@@ -27,6 +27,17 @@ DECAY = np.exp(-np.arange(30.0))
 def test_any_traces_make_a_png(traces: dict, tmp_path: Path) -> None:
     path = plots.convergence(traces, tmp_path / "made" / "figure.png", "A title")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_single_point_has_a_single_tick() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    axes.plot([250], [0.1], "o")
+    few_ticks(axes, [np.array([250.0])])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["250"]
+    low, high = axes.get_xlim()
+    assert low < 200 < 300 < high
 
 
 def test_twelve_runs_look_different(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from implicit_rnn.experiments import report
+from implicit_rnn.experiments import report, runs
 from implicit_rnn.experiments.runs import MARK
 from implicit_rnn.training import FolderError
 
@@ -29,12 +29,12 @@ def write(folder, runs, paper=()):
 
 
 def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
-    runs = {
+    found = {
         f"{variant}-{seed}": ({"variant": variant, "training.seed": seed}, error)
         for variant, errors in {"a": (0.1, 0.2, 0.3), "b": (0.5, None, None)}.items()
         for seed, error in enumerate(errors)
     }
-    write(tmp_path, runs)
+    write(tmp_path, found)
     first, second = report.results(tmp_path)
     assert first["variant"] == "a"
     assert first["seeds"] == 3
@@ -45,6 +45,19 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
     assert "spread" not in second  # one run has none
     assert first["forward steps"] == "1.0-2.0"
     assert "| 0.2000 | 0.1000 | 3 |" in report.markdown([first])
+
+
+def test_figures_call_runs_by_what_tells_them_apart(tmp_path):
+    labels = {
+        f"{rule}-{steps}-{seed}": {
+            "variant": rule, "model.truncation": steps, "model.cell": "gru", "training.seed": seed,
+        }
+        for rule in "ab" for steps in (1, 2) for seed in (0, 1)
+    }  # fmt: skip
+    write(tmp_path, {name: (label, 0.5) for name, label in labels.items()})
+    groups = runs.repetitions([tmp_path / name for name in labels])
+    assert list(groups) == [f"{r}, truncation {n}, gru" for r in "ab" for n in (1, 2)]
+    assert [folder.name for folder in groups["b, truncation 2, gru"]] == ["b-2-0", "b-2-1"]
 
 
 def test_a_row_shows_what_all_its_seeds_were_judged_by(tmp_path):
@@ -63,17 +76,17 @@ def test_a_row_shows_what_all_its_seeds_were_judged_by(tmp_path):
 def test_a_record_keeps_earlier_runs_only_of_the_same_experiment(tmp_path):
     label = {"variant": "a"}
     early, late, path = tmp_path / "early", tmp_path / "late", tmp_path / "record.json"
-    runs = {f"seed={seed}-a": label | {"training.seed": seed} for seed in range(3)}
+    seeds = {f"seed={seed}-a": label | {"training.seed": seed} for seed in range(3)}
     for folder, errors in ((early, (0.1, 0.2, None)), (late, (None, 0.4, 0.3))):
         folder.mkdir()
         write(
             folder,
-            {name: (own, error) for (name, own), error in zip(runs.items(), errors, strict=True)},
+            {name: (own, error) for (name, own), error in zip(seeds.items(), errors, strict=True)},
         )
     report.record(early, path)
     report.record(late, path, add=True)
     kept = json.loads(path.read_text())
-    assert list(kept["runs"]) == list(runs)
+    assert list(kept["runs"]) == list(seeds)
     assert [run["test"]["error"] for run in kept["runs"].values()] == [0.1, 0.4, 0.3]
     assert [row["seeds"] for row in kept["rows"]] == [3]
     report.record(late, path)

@@ -12,7 +12,6 @@ from implicit_rnn.cli import main
 from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.config import load
 from implicit_rnn.experiments.hopfield.figures import recall
-from implicit_rnn.experiments.runs import repetitions
 from implicit_rnn.models.hopfield import hopfield
 
 RULES = ["bptt", "tbptt", "rbp", "cg_rbp", "neumann"]
@@ -59,15 +58,6 @@ def test_profiles_are_those_of_the_paper(root: Path) -> None:
     assert len(cells) == 12
     numbers = [row for row in load(path).paper if row["model.rule"] == "rbp"]
     assert [row["success"] for row in numbers] == [0.01, 0.04, 0.99]
-
-
-def test_repetitions_share_a_name() -> None:
-    folders = [Path(f"rule={rule}-seed={seed}") for rule in "ab" for seed in range(3)]
-    groups = repetitions(folders)
-    assert list(groups) == ["rule=a", "rule=b"]
-    assert groups["rule=b"] == folders[3:]
-    assert list(repetitions(folders[:1])) == ["run"]
-    assert list(repetitions([Path("seed=0"), Path("seed=1")])) == ["run"]
 
 
 def test_what_is_recalled_settles(tmp_path: Path) -> None:
