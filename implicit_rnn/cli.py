@@ -138,9 +138,13 @@ def _add_train(commands: Any) -> None:
     )
     command.add_argument("--profile", help="a profile of the file: quick, paper, ...")
     command.add_argument(
-        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="settings",
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        dest="settings",
         help="replaces one setting; may be repeated",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--only", nargs="+", default=[], metavar="RUN", help="only runs whose names fit, like 'b*'"
     )
@@ -149,9 +153,12 @@ def _add_train(commands: Any) -> None:
     )
     command.add_argument("--resume", action="store_true", help="go on where the folder's runs are")
     command.add_argument(
-        "--profile-trace", type=_at_least(1), default=0, metavar="N",
+        "--profile-trace",
+        type=_at_least(1),
+        default=0,
+        metavar="N",
         help="trace N updates of every run for a profiler, into profile/ of its folder",
-    )  # fmt: skip
+    )
     command.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
     command.set_defaults(handler="train")
 
@@ -167,9 +174,10 @@ def _add_evaluate(commands: Any) -> None:
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.add_argument(
-        "--split", help="train, valid, test, or a part of it that the task names; default: test, "
+        "--split",
+        help="train, valid, test, or a part of it that the task names; default: test, "
         "with --beam all test sets",
-    )  # fmt: skip
+    )
     _add_search(command, beam=None)
     command.set_defaults(handler="evaluate")
 
@@ -208,10 +216,12 @@ def _add_tag(commands: Any) -> None:
     command.add_argument("text", nargs="?", metavar="TEXT", help="a sentence, or several")
     command.add_argument("--file", type=Path, metavar="FILE", help="a text file in UTF-8")
     command.add_argument(
-        "--picture", type=Path, metavar="FILE",
+        "--picture",
+        type=Path,
+        metavar="FILE",
         help="draw where each word looks, to the past or to the future: FILE.html, a page of all "
         "sentences, or FILE.png, with FILE-2.png and so on for further ones",
-    )  # fmt: skip
+    )
     command.set_defaults(handler="tag")
 
 
@@ -259,17 +269,26 @@ def _add_data(commands: Any) -> None:
 
 def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
     command.add_argument(
-        "--average", type=_at_least(0), default=0, metavar="N",
+        "--average",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
         help="the mean of the last N checkpoints in place of the best one",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--beam", type=_at_least(1), default=beam, metavar="N",
+        "--beam",
+        type=_at_least(1),
+        default=beam,
+        metavar="N",
         help="how many translations beam search keeps" + (f" ({beam})" if beam else ""),
-    )  # fmt: skip
+    )
     command.add_argument(
-        "--length-penalty", type=_finite, default=0.6, metavar="A",
+        "--length-penalty",
+        type=_finite,
+        default=0.6,
+        metavar="A",
         help="long translations are ranked by log p / ((5 + length) / 6)^A (0.6)",
-    )  # fmt: skip
+    )
 
 
 def _at_least(least: int):

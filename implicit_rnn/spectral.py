@@ -68,8 +68,9 @@ def bounded(
             blocks, counts = _stacked(leaves), [leaf.shape[1] // size for leaf in leaves.values()]
             limit = jnp.repeat(
                 jnp.asarray([limits[name] for name in leaves], blocks.dtype),
-                jnp.asarray(counts), total_repeat_length=sum(counts),
-            )  # fmt: skip
+                jnp.asarray(counts),
+                total_repeat_length=sum(counts),
+            )
             clipped, subspace[str(size)] = _clip(blocks, state.subspace[str(size)], limit, steps)
             ends = list(itertools.accumulate(counts))[:-1]
             for (name, leaf), own in zip(leaves.items(), jnp.split(clipped, ends), strict=True):

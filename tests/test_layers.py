@@ -107,19 +107,13 @@ def test_parts_that_need_more_are_imported_when_named() -> None:
 
 
 LINES, FUNCTION = 350, 80
-# Factories whose closures have not been taken apart yet.
-LONG = {
-    "captioner", "contractive", "decoder", "deep_rnn", "encoder", "graph_network", "hopfield",
-    "hyper_optimiser", "implicit", "language_model", "output_recurrence", "seq2seq", "transformer",
-    "word_tagger",
-}  # fmt: skip
 
 
 def test_files_and_functions_are_short(root: Path) -> None:
     for path, tree in modules(root, "implicit_rnn").items():
         assert len((root / path).read_text().splitlines()) <= LINES, path
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name not in LONG:
+            if isinstance(node, ast.FunctionDef):
                 assert (node.end_lineno or 0) - node.lineno < FUNCTION, f"{path}: {node.name}"
 
 

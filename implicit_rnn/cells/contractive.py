@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -61,68 +63,78 @@ def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "ze
         boundary, lambda params: jnp.zeros(d, params["bias"].dtype)
     )
 
-    def init(key: jax.Array, input_size: int) -> Params:
-        keys = jax.random.split(key, 2)
-        params = {
-            "input": dense(keys[0], (input_size, 4 * d)),
-            "bias": jnp.zeros(4 * d),
-            "candidate": orthogonal(keys[1], d, gain=0.5),
-        }
-        if boundary == "learnt":
-            params |= {"start": jnp.zeros(d), "end": jnp.zeros(d)}
-        return params
-
-    def project(params: Params, x: jax.Array) -> jax.Array:
-        return affine(x, params["input"], params["bias"])
-
-    def gates(xi: jax.Array) -> tuple[jax.Array, ...]:
-        *scores, candidate = pieces(xi, 4)
-        s, z, r = map(jax.nn.sigmoid, scores)
-        return s, 1 - MOST_KEPT * (1 - z), r, candidate
-
-    def matrix(params: Params) -> jax.Array:
-        weights = params["candidate"]
-        sums = jnp.sum(jnp.abs(weights), axis=0)
-        return weights * (rate / jnp.maximum(sums, rate))
-
-    def update(params: Params, xi: jax.Array, mix: jax.Array) -> jax.Array:
-        _, z, r, given = gates(xi)
-        return mix + z * (jnp.tanh(given + product(r * mix, matrix(params))) - mix)
-
-    def step(params: Params, xi: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
-        s = gates(xi)[0]
-        return update(params, xi, after + s * (before - after))
-
-    def bands(params: Params, xi: jax.Array, states: jax.Array) -> Bands:
-        s, z, _, _ = gates(xi)
-        return Bands(lower=(1 - z) * s, upper=(1 - z) * (1 - s))
-
-    def sweep(params: Params, xi: jax.Array, states: jax.Array) -> tuple[jax.Array, Bands]:
-        before, after = (neighbour(states, offset, (1, 1)) for offset in (-1, 1))
-        return step(params, xi, before, after), bands(params, xi, states)
-
-    def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, Bands]:
-        _, z, _, given = gates(xi)
-        return z * jnp.tanh(given), bands(params, xi, given)
-
-    def switch(params: Params, xi: jax.Array, states: jax.Array) -> jax.Array:
-        s = gates(xi)[0]
-        return jnp.stack([s, 1 - s], axis=-2)
-
+    parts = _Contractive(d, boundary, rate)
     return Cell(
         name="contractive",
         hidden_size=d,
-        init=init,
-        project=project,
-        step=step,
+        init=parts.init,
+        project=parts.project,
+        step=parts.step,
         output=lambda h: h,
         initial_state=initial_state,
         final_state=final_state,
         stencil=(-1, 1),
-        sweep=sweep,
-        bands=bands,
-        at_rest=at_rest,
-        causal_step=update,
+        sweep=parts.sweep,
+        bands=parts.bands,
+        at_rest=parts.at_rest,
+        causal_step=parts.update,
         bounds={},
-        switch=switch,
+        switch=parts.switch,
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Contractive:
+    """The functions of the cell."""
+
+    d: int
+    boundary: Boundary
+    rate: float
+
+    def init(self, key: jax.Array, input_size: int) -> Params:
+        keys = jax.random.split(key, 2)
+        params = {
+            "input": dense(keys[0], (input_size, 4 * self.d)),
+            "bias": jnp.zeros(4 * self.d),
+            "candidate": orthogonal(keys[1], self.d, gain=0.5),
+        }
+        if self.boundary == "learnt":
+            params |= {"start": jnp.zeros(self.d), "end": jnp.zeros(self.d)}
+        return params
+
+    def project(self, params: Params, x: jax.Array) -> jax.Array:
+        return affine(x, params["input"], params["bias"])
+
+    def gates(self, xi: jax.Array) -> tuple[jax.Array, ...]:
+        *scores, candidate = pieces(xi, 4)
+        s, z, r = map(jax.nn.sigmoid, scores)
+        return s, 1 - MOST_KEPT * (1 - z), r, candidate
+
+    def matrix(self, params: Params) -> jax.Array:
+        weights = params["candidate"]
+        sums = jnp.sum(jnp.abs(weights), axis=0)
+        return weights * (self.rate / jnp.maximum(sums, self.rate))
+
+    def update(self, params: Params, xi: jax.Array, mix: jax.Array) -> jax.Array:
+        _, z, r, given = self.gates(xi)
+        return mix + z * (jnp.tanh(given + product(r * mix, self.matrix(params))) - mix)
+
+    def step(self, params: Params, xi: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
+        s = self.gates(xi)[0]
+        return self.update(params, xi, after + s * (before - after))
+
+    def bands(self, params: Params, xi: jax.Array, states: jax.Array) -> Bands:
+        s, z, _, _ = self.gates(xi)
+        return Bands(lower=(1 - z) * s, upper=(1 - z) * (1 - s))
+
+    def sweep(self, params: Params, xi: jax.Array, states: jax.Array) -> tuple[jax.Array, Bands]:
+        before, after = (neighbour(states, offset, (1, 1)) for offset in (-1, 1))
+        return self.step(params, xi, before, after), self.bands(params, xi, states)
+
+    def at_rest(self, params: Params, xi: jax.Array) -> tuple[jax.Array, Bands]:
+        _, z, _, given = self.gates(xi)
+        return z * jnp.tanh(given), self.bands(params, xi, given)
+
+    def switch(self, params: Params, xi: jax.Array, states: jax.Array) -> jax.Array:
+        s = self.gates(xi)[0]
+        return jnp.stack([s, 1 - s], axis=-2)

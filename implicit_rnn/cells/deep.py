@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -125,55 +126,67 @@ def deep_rnn(
     if skip and not transition:
         raise ValueError("skip leads past the layers of the transition: it needs transition >= 1")
 
-    def init(key: jax.Array, input_size: int) -> Params:
+    parts = _DeepRNN(d=d, inputs=inputs, transition=transition, outputs=outputs, skip=skip)
+    return Cell(
+        name="deep_rnn",
+        hidden_size=d,
+        init=parts.init,
+        project=parts.project,
+        step=parts.step,
+        output=lambda state: state.y,
+        initial_state=parts.initial_state,
+        bounds={"recurrent": 0.9, "transition": [{"weights": 1.0}] * transition}
+        | ({"skip": 0.9} if skip else {}),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _DeepRNN:
+    """The functions of the cell, which has d channels."""
+
+    d: int
+    inputs: int
+    transition: int
+    outputs: int
+    skip: bool
+
+    def init(self, key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, 6)
 
         def perceptron(key: jax.Array, layers: int, size: int) -> list[Params]:
-            sizes = [size, *[d] * layers]
+            sizes = [size, *[self.d] * layers]
             return [
-                {"weights": dense(k, (n, d)), "bias": jnp.zeros(d)}
+                {"weights": dense(k, (n, self.d)), "bias": jnp.zeros(self.d)}
                 for k, n in zip(jax.random.split(key, layers), sizes[:-1], strict=True)
             ]
 
         params = {
-            "inputs": perceptron(keys[0], inputs, input_size),
-            "transition": perceptron(keys[1], transition, d),
-            "outputs": perceptron(keys[2], outputs, d),
-            "input": dense(keys[3], (d if inputs else input_size, d)),
-            "recurrent": orthogonal(keys[4], d, gain=0.5),
-            "bias": jnp.zeros(d),
+            "inputs": perceptron(keys[0], self.inputs, input_size),
+            "transition": perceptron(keys[1], self.transition, self.d),
+            "outputs": perceptron(keys[2], self.outputs, self.d),
+            "input": dense(keys[3], (self.d if self.inputs else input_size, self.d)),
+            "recurrent": orthogonal(keys[4], self.d, gain=0.5),
+            "bias": jnp.zeros(self.d),
         }
-        if skip:
-            params["skip"] = orthogonal(keys[5], d, gain=0.5)
+        if self.skip:
+            params["skip"] = orthogonal(keys[5], self.d, gain=0.5)
         return params
 
-    def apply(layers: list[Params], v: jax.Array) -> jax.Array:
+    def apply(self, layers: list[Params], v: jax.Array) -> jax.Array:
         for layer in layers:
             v = jnp.tanh(affine(v, layer["weights"], layer["bias"]))
         return v
 
-    def project(params: Params, x: jax.Array) -> jax.Array:
-        return affine(apply(params["inputs"], x), params["input"], params["bias"])
+    def project(self, params: Params, x: jax.Array) -> jax.Array:
+        return affine(self.apply(params["inputs"], x), params["input"], params["bias"])
 
-    def step(params: Params, xi: jax.Array, state: DeepState) -> DeepState:
-        scores = xi + product(apply(params["transition"], state.h), params["recurrent"])
-        if skip:
+    def step(self, params: Params, xi: jax.Array, state: DeepState) -> DeepState:
+        scores = xi + product(self.apply(params["transition"], state.h), params["recurrent"])
+        if self.skip:
             scores = scores + product(state.h, params["skip"])
         h = jnp.tanh(scores)
-        return DeepState(h, apply(params["outputs"], h))
+        return DeepState(h, self.apply(params["outputs"], h))
 
-    def initial_state(params: Params) -> DeepState:
-        zero = jnp.zeros(d, params["bias"].dtype)
-        return DeepState(zero, apply(params["outputs"], zero))
-
-    return Cell(
-        name="deep_rnn",
-        hidden_size=d,
-        init=init,
-        project=project,
-        step=step,
-        output=lambda state: state.y,
-        initial_state=initial_state,
-        bounds={"recurrent": 0.9, "transition": [{"weights": 1.0}] * transition}
-        | ({"skip": 0.9} if skip else {}),
-    )
+    def initial_state(self, params: Params) -> DeepState:
+        zero = jnp.zeros(self.d, params["bias"].dtype)
+        return DeepState(zero, self.apply(params["outputs"], zero))

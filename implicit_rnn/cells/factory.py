@@ -114,8 +114,9 @@ def typed(cell: Cell, dtype: Any = None, param_dtype: Any = None) -> Cell:
     functions: dict[str, Any] = {
         name: one_type(function) for name in _TYPED if (function := getattr(cell, name)) is not None
     }
-    return cell._replace(init=init if param_dtype else cell.init, dtype=dtype,
-                         param_dtype=param_dtype, **functions)  # fmt: skip
+    return cell._replace(
+        init=init if param_dtype else cell.init, dtype=dtype, param_dtype=param_dtype, **functions
+    )
 
 
 def _floating(name: str, value: Any) -> Any:

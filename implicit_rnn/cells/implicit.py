@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -92,99 +93,131 @@ def implicit(
     start = cell if memory is None or cell.remember is None else remembering(cell, memory)
     reach = max(0, -min(stencil)), max(0, max(stencil))
 
-    def init(key: jax.Array, input_size: int) -> Params:
+    parts = _Mixing(
+        start=start,
+        k=k,
+        d=d,
+        split=split,
+        boundary=boundary,
+        cell=cell,
+        reach=reach,
+        stencil=stencil,
+    )
+    mixing = Cell(
+        name=f"implicit({cell.name})",
+        hidden_size=d,
+        init=parts.init,
+        project=parts.project,
+        step=parts.step,
+        output=cell.output,
+        initial_state=initial_state,
+        final_state=final_state,
+        stencil=tuple(stencil),
+        sweep=None if cell.split_step is None else parts.sweep,
+        bands=None if cell.split_step is None else lambda *at: parts.sweep(*at)[1],
+        at_rest=None if cell.at_rest is None else parts.at_rest,
+        causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
+        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 16.0}},
+        switch=parts.switch,
+    )
+    return typed(mixing, cell.dtype, cell.param_dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Mixing:
+    """The functions of a cell whose previous state is a mix of neighbours."""
+
+    start: Cell
+    k: int
+    d: int
+    split: float
+    boundary: Boundary
+    cell: Cell
+    reach: tuple[int, int]
+    stencil: tuple[int, ...]
+
+    def init(self, key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, 3)
         params = {
-            "cell": start.init(keys[0], input_size),
+            "cell": self.start.init(keys[0], input_size),
             "switch": {
-                "input": dense(keys[1], (input_size, k * d)),
-                "recurrent": orthogonal(keys[2], d, copies=k, gain=0.5),
-                "bias": split_bias(d, k, split),
+                "input": dense(keys[1], (input_size, self.k * self.d)),
+                "recurrent": orthogonal(keys[2], self.d, copies=self.k, gain=0.5),
+                "bias": split_bias(self.d, self.k, self.split),
             },
         }
-        if boundary == "learnt":
-            params["start"] = cell.initial_state(params["cell"])
-            params["end"] = cell.initial_state(params["cell"])
+        if self.boundary == "learnt":
+            params["start"] = self.cell.initial_state(params["cell"])
+            params["end"] = self.cell.initial_state(params["cell"])
         return params
 
-    def project(params: Params, x: jax.Array) -> tuple[Any, jax.Array]:
+    def project(self, params: Params, x: jax.Array) -> tuple[Any, jax.Array]:
         switch = params["switch"]
-        return cell.project(params["cell"], x), affine(x, switch["input"], switch["bias"])
+        return self.cell.project(params["cell"], x), affine(x, switch["input"], switch["bias"])
 
-    def shares(scores: Sequence[jax.Array]) -> list[jax.Array]:
+    def shares(self, scores: Sequence[jax.Array]) -> list[jax.Array]:
         """Shares of the neighbours from their scores."""
-        if k == 2:
+        if self.k == 2:
             share = share_of_two(*scores)
             return [share, 1 - share]
         stacked = jax.nn.softmax(jax.nn.log_sigmoid(jnp.stack(scores)), axis=0)
-        return [stacked[i] for i in range(k)]
+        return [stacked[i] for i in range(self.k)]
 
-    def mix(share: list[jax.Array], neighbours: list[State]) -> State:
+    def mix(self, share: list[jax.Array], neighbours: list[State]) -> State:
         def combine(*leaves: jax.Array) -> jax.Array:
-            if k == 2:  # as s h_{t-1} + (1 - s) h_{t+1}, with less to keep for a derivative
+            if self.k == 2:  # as s h_{t-1} + (1 - s) h_{t+1}, with less to keep for a derivative
                 return leaves[1] + share[0] * (leaves[0] - leaves[1])
             return functools.reduce(jnp.add, map(jnp.multiply, share, leaves))
 
         return jax.tree.map(combine, *neighbours)
 
-    def step(params: Params, xi: tuple, *neighbours: State) -> State:
+    def step(self, params: Params, xi: tuple, *neighbours: State) -> State:
         scores = [
-            given + cell.output(state) @ matrix
+            given + self.cell.output(state) @ matrix
             for given, state, matrix in zip(
-                pieces(xi[1], k), neighbours, pieces(params["switch"]["recurrent"], k), strict=True
+                pieces(xi[1], self.k),
+                neighbours,
+                pieces(params["switch"]["recurrent"], self.k),
+                strict=True,
             )
         ]
-        return cell.step(params["cell"], xi[0], mix(shares(scores), list(neighbours)))
+        return self.cell.step(
+            params["cell"], xi[0], self.mix(self.shares(scores), list(neighbours))
+        )
 
-    def listen(params: Params, xi: tuple, states: State) -> list[jax.Array]:
+    def listen(self, params: Params, xi: tuple, states: State) -> list[jax.Array]:
         # One product for all neighbours, before the shift: they share their operand.
-        products = pieces(product(cell.output(states), params["switch"]["recurrent"]), k)
-        shifted = [neighbour(p, offset, reach) for p, offset in zip(products, stencil, strict=True)]
-        return shares(list(map(jnp.add, pieces(xi[1], k), shifted)))
+        products = pieces(product(self.cell.output(states), params["switch"]["recurrent"]), self.k)
+        shifted = [
+            neighbour(p, offset, self.reach)
+            for p, offset in zip(products, self.stencil, strict=True)
+        ]
+        return self.shares(list(map(jnp.add, pieces(xi[1], self.k), shifted)))
 
-    def switch(params: Params, xi: tuple, states: State) -> jax.Array:
-        return jnp.stack(listen(params, xi, states), axis=-2)
+    def switch(self, params: Params, xi: tuple, states: State) -> jax.Array:
+        return jnp.stack(self.listen(params, xi, states), axis=-2)
 
-    def sweep(params: Params, xi: tuple, states: State) -> tuple[State, Bands]:
-        assert cell.split_step is not None
-        share = listen(params, xi, states)
-        mixed = mix(share, [neighbour(states, offset, reach) for offset in stencil])
-        new, kept = cell.split_step(params["cell"], xi[0], mixed)
-        return new, spread(kept, share)
+    def sweep(self, params: Params, xi: tuple, states: State) -> tuple[State, Bands]:
+        assert self.cell.split_step is not None
+        share = self.listen(params, xi, states)
+        mixed = self.mix(share, [neighbour(states, offset, self.reach) for offset in self.stencil])
+        new, kept = self.cell.split_step(params["cell"], xi[0], mixed)
+        return new, self.spread(kept, share)
 
-    def spread(kept: State, share: list[jax.Array]) -> Bands:
+    def spread(self, kept: State, share: list[jax.Array]) -> Bands:
         """What a step keeps of its mix, as bands: by the shares."""
         # Two neighbours that keep all of each other have no equation left: where gates saturate,
         # the bands would be singular.
         kept = jax.tree.map(lambda leaf: jnp.minimum(leaf, MOST_KEPT), kept)
 
         def band(offset: int) -> State:
-            if offset not in stencil:
+            if offset not in self.stencil:
                 return jax.tree.map(jnp.zeros_like, kept)
-            return jax.tree.map(lambda leaf: leaf * share[stencil.index(offset)], kept)
+            return jax.tree.map(lambda leaf: leaf * share[self.stencil.index(offset)], kept)
 
         return Bands(lower=band(-1), upper=band(1))
 
-    def at_rest(params: Params, xi: tuple) -> tuple[State, Bands]:
-        assert cell.at_rest is not None
-        state, kept = cell.at_rest(params["cell"], xi[0])
-        return state, spread(kept, shares(pieces(xi[1], k)))
-
-    mixing = Cell(
-        name=f"implicit({cell.name})",
-        hidden_size=d,
-        init=init,
-        project=project,
-        step=step,
-        output=cell.output,
-        initial_state=initial_state,
-        final_state=final_state,
-        stencil=tuple(stencil),
-        sweep=None if cell.split_step is None else sweep,
-        bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],
-        at_rest=None if cell.at_rest is None else at_rest,
-        causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
-        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 16.0}},
-        switch=switch,
-    )
-    return typed(mixing, cell.dtype, cell.param_dtype)
+    def at_rest(self, params: Params, xi: tuple) -> tuple[State, Bands]:
+        assert self.cell.at_rest is not None
+        state, kept = self.cell.at_rest(params["cell"], xi[0])
+        return state, self.spread(kept, self.shares(pieces(xi[1], self.k)))

@@ -102,10 +102,8 @@ def xrnn(
     if keep not in KEEPS:
         raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
     made = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
-    unit = Unit(
-        hidden_size, depth, made, weighing(recursion, squash), candidate_of(candidate), skip,
-        carries == "memory", keep,
-    )  # fmt: skip
+    weights, activation = weighing(recursion, squash), candidate_of(candidate)
+    unit = Unit(hidden_size, depth, made, weights, activation, skip, carries == "memory", keep)
     if keep == "chunks" and unit.whole:
         raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     return Cell(

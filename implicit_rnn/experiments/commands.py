@@ -213,11 +213,13 @@ def _search(options: argparse.Namespace):
 
 def _name_files(output: Path, figures: Sequence[Path]) -> None:
     """Says what a command left behind."""
+    from implicit_rnn.training.folder import LOCKS
+
     print(f"\nall files are in {output}:")
     shown = sorted(path for path in output.rglob("*") if path.is_file())
     groups: dict[Path, list[str]] = {}
     for path in shown:
-        if "checkpoints" not in path.parts and path.name != "lock":
+        if "checkpoints" not in path.parts and path.name not in LOCKS:
             groups.setdefault(path.parent, []).append(path.name)
     for folder, names in groups.items():
         print(f"  {folder}: {', '.join(names)}")

@@ -212,9 +212,12 @@ def _checked(content: Table, where: str) -> Config:
 
     def settings(name: str, kind: Callable, ranges: Mapping[str, Range], leave: str = "") -> Any:
         options = check_options(
-            content.get(name, {}), [kind], f"{where}: {name}", (leave,),
+            content.get(name, {}),
+            [kind],
+            f"{where}: {name}",
+            (leave,),
             lambda option: ranges.get(option, ANY),
-        )  # fmt: skip
+        )
         try:
             return kind(**options)
         except ValueError as error:

@@ -102,10 +102,14 @@ def methods(system: System) -> dict[str, dict[str, Any]]:
     def solve(method: Any) -> solvers.Info:
         run = jax.jit(
             lambda theta: solvers.fixed_point(
-                system.f, theta, system.start, method=method,
-                max_steps=FORWARD_STEPS, trace=FORWARD_STEPS + 1,
+                system.f,
+                theta,
+                system.start,
+                method=method,
+                max_steps=FORWARD_STEPS,
+                trace=FORWARD_STEPS + 1,
             )
-        )  # fmt: skip
+        )
         return run(system.theta)[1]
 
     return {name: _row(solve(method)) for name, method in choices.items()}
@@ -180,9 +184,15 @@ def _gradient(system: System, choice: solvers.adjoint.Adjoint) -> tuple[Theta, A
     def loss(theta: Theta, probe: solvers.Info | None) -> jax.Array:
         # Tight, so that what is compared is the adjoint and not the forward solve.
         h, _ = solvers.fixed_point(
-            system.f, theta, system.start, method=method, adjoint=choice,
-            rtol=1e-6, max_steps=FORWARD_STEPS, probe=probe,
-        )  # fmt: skip
+            system.f,
+            theta,
+            system.start,
+            method=method,
+            adjoint=choice,
+            rtol=1e-6,
+            max_steps=FORWARD_STEPS,
+            probe=probe,
+        )
         return system.loss(h)
 
     if probed:

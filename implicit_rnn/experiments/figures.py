@@ -65,10 +65,12 @@ def learning(output: Path, folders: list[Path]) -> list[Path]:
         plots.curves(
             runs.mean_curves(groups, f"valid_{metric}", axis),
             output / "plots" / f"learning_{axis}s.png".replace("ss.", "s."),
-            f"Validation {metric} while training", (words[axis], metric), levels,
+            f"Validation {metric} while training",
+            (words[axis], metric),
+            levels,
         )
         for axis in words
-    ]  # fmt: skip
+    ]
 
 
 def solves(output: Path, folders: list[Path]) -> list[Path]:

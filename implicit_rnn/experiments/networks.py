@@ -29,9 +29,13 @@ def cell_of(name: str) -> Callable[..., Cell]:
 
 
 def tagger(
-    task: Task, *, encoder: str = "igru", hidden: int = 64, feature_dropout: float = 0.0,
+    task: Task,
+    *,
+    encoder: str = "igru",
+    hidden: int = 64,
+    feature_dropout: float = 0.0,
     **options: Any,
-) -> models.Tagger:  # fmt: skip
+) -> models.Tagger:
     """A label for every step.
 
     Args:
@@ -41,16 +45,25 @@ def tagger(
       **options: of the encoder and its cell.
     """
     return models.tagger(
-        encoder_of(encoder, hidden, options), task.sizes["input_size"], task.sizes["labels"],
+        encoder_of(encoder, hidden, options),
+        task.sizes["input_size"],
+        task.sizes["labels"],
         dropout=feature_dropout,
-    )  # fmt: skip
+    )
 
 
 def language_model(
-    task: Task, *, cell: str = "lstm", hidden: int = 128, layers: int = 1,
-    embedding_size: int | None = None, tied: bool = False, dropout: float = 0.0,
-    truncate: int | None = None, **options: Any,
-) -> models.LanguageModel:  # fmt: skip
+    task: Task,
+    *,
+    cell: str = "lstm",
+    hidden: int = 128,
+    layers: int = 1,
+    embedding_size: int | None = None,
+    tied: bool = False,
+    dropout: float = 0.0,
+    truncate: int | None = None,
+    **options: Any,
+) -> models.LanguageModel:
     """The next token of a stream.
 
     Args:
@@ -62,16 +75,24 @@ def language_model(
       **options: of the cell.
     """
     return models.language_model(
-        [cell_of(cell)(hidden, **options)] * layers, task.sizes["vocabulary"],
-        embedding_size=embedding_size, tied=tied, dropout=dropout, truncate=truncate,
-    )  # fmt: skip
+        [cell_of(cell)(hidden, **options)] * layers,
+        task.sizes["vocabulary"],
+        embedding_size=embedding_size,
+        tied=tied,
+        dropout=dropout,
+        truncate=truncate,
+    )
 
 
 def classifier(
-    task: Task, *, encoder: str = "xrnn", hidden: int = 128,
-    pooling: Literal["last", "mean", "attention"] = "last", feature_dropout: float = 0.0,
+    task: Task,
+    *,
+    encoder: str = "xrnn",
+    hidden: int = 128,
+    pooling: Literal["last", "mean", "attention"] = "last",
+    feature_dropout: float = 0.0,
     **options: Any,
-) -> models.Classifier:  # fmt: skip
+) -> models.Classifier:
     """A label for a whole sequence.
 
     Args:
@@ -82,17 +103,27 @@ def classifier(
       **options: of the encoder and its cell.
     """
     return models.classifier(
-        encoder_of(encoder, hidden, options), task.sizes["input_size"], task.sizes["labels"],
-        pooling=pooling, dropout=feature_dropout,
-    )  # fmt: skip
+        encoder_of(encoder, hidden, options),
+        task.sizes["input_size"],
+        task.sizes["labels"],
+        pooling=pooling,
+        dropout=feature_dropout,
+    )
 
 
 def seq2seq(
-    task: Task, *, encoder: str = "bilstm", hidden: int = 64, embedding_size: int = 64,
+    task: Task,
+    *,
+    encoder: str = "bilstm",
+    hidden: int = 64,
+    embedding_size: int = 64,
     attention: Literal["additive", "bilinear", "dot", "none"] = "additive",
     context: Literal["input", "state", "both"] = "both",
-    decoder: str = "lstm", decoder_hidden: int = 128, feature_dropout: float = 0.0, **options: Any,
-) -> models.Seq2Seq:  # fmt: skip
+    decoder: str = "lstm",
+    decoder_hidden: int = 128,
+    feature_dropout: float = 0.0,
+    **options: Any,
+) -> models.Seq2Seq:
     """A sequence from a sequence, token by token.
 
     Args:
@@ -110,19 +141,31 @@ def seq2seq(
         decoder_hidden, **{key.removeprefix(DECODER): value for key, value in own.items()}
     )
     return models.seq2seq(
-        encoder_of(encoder, hidden, options), cell, **task.sizes, embedding_size=embedding_size,
-        attention=None if attention == "none" else attention, context=context,
+        encoder_of(encoder, hidden, options),
+        cell,
+        **task.sizes,
+        embedding_size=embedding_size,
+        attention=None if attention == "none" else attention,
+        context=context,
         dropout=feature_dropout,
-    )  # fmt: skip
+    )
 
 
 def transformer(
-    task: Task, *, width: int = 128, heads: int = 4, layers: int = 2,
-    block: Literal["feed_forward", "recursive"] = "feed_forward", hidden: int = 512,
-    aggregate: Literal["linear", "recursive"] = "linear", depth: int = 2,
-    recursion: Literal["dynamic", "scalar"] | float = "dynamic", squash: bool = False,
-    dropout: float = 0.1, smoothing: float = 0.0,
-) -> models.Transformer:  # fmt: skip
+    task: Task,
+    *,
+    width: int = 128,
+    heads: int = 4,
+    layers: int = 2,
+    block: Literal["feed_forward", "recursive"] = "feed_forward",
+    hidden: int = 512,
+    aggregate: Literal["linear", "recursive"] = "linear",
+    depth: int = 2,
+    recursion: Literal["dynamic", "scalar"] | float = "dynamic",
+    squash: bool = False,
+    dropout: float = 0.1,
+    smoothing: float = 0.0,
+) -> models.Transformer:
     """A sequence from a sequence by attention.
 
     Args:
@@ -138,6 +181,12 @@ def transformer(
         "recursive": models.recursive(depth=depth, recursion=recursion, squash=squash),
     }
     return models.transformer(
-        **task.sizes, width=width, heads=heads, layers=layers, block=blocks[block],
-        aggregate=blocks[aggregate], dropout=dropout, smoothing=smoothing,
-    )  # fmt: skip
+        **task.sizes,
+        width=width,
+        heads=heads,
+        layers=layers,
+        block=blocks[block],
+        aggregate=blocks[aggregate],
+        dropout=dropout,
+        smoothing=smoothing,
+    )

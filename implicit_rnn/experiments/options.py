@@ -12,13 +12,14 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from implicit_rnn.training.folder import LOCKS
 from implicit_rnn.training.ranges import ANY, Range, check_number
 
 Table = dict[str, Any]
 
 # What a run, or a profile, may be called: it becomes a folder.
 _LONGEST = 200  # bytes
-_TAKEN = ("plots", "checkpoints", "events", "profile", "translations", "lock")
+_TAKEN = ("plots", "checkpoints", "events", "profile", "translations", *LOCKS)
 
 
 class ConfigError(ValueError):

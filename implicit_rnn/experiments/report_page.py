@@ -85,9 +85,13 @@ def write(output: Path, drawn: Sequence[Path] | None = None) -> Path:
     drawn = figures.draw(output) if drawn is None else drawn
     title, rows = _table(output, folders)
     parts = [
-        _HEAD.format(title=html.escape(title)), _rows(rows), *_figures(drawn),
-        *_sliders(folders), *_settings(folders), _SCRIPT,
-    ]  # fmt: skip
+        _HEAD.format(title=html.escape(title)),
+        _rows(rows),
+        *_figures(drawn),
+        *_sliders(folders),
+        *_settings(folders),
+        _SCRIPT,
+    ]
     return write_text(output / FILE, "\n".join(parts))
 
 

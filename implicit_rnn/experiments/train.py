@@ -78,9 +78,14 @@ def train(
             console.print(f"{folder} is finished", highlight=False)
             continue
         train_run(
-            config, folder, resume=resume, profile_trace=profile_trace, command=command, name=name,
+            config,
+            folder,
+            resume=resume,
+            profile_trace=profile_trace,
+            command=command,
+            name=name,
             console=console,
-        )  # fmt: skip
+        )
     return tabulate(output, console)
 
 
@@ -132,11 +137,19 @@ def train_run(
         if config.training.tensorboard:
             hook = stack.enter_context(contextlib.closing(TensorBoard(folder / "events")))
         return train_model(
-            task, model, **how(config), folder=folder, resume=resume,
-            configuration=config.table(), on_log=hook, on_evaluate=hook,
-            profile_trace=profile_trace, command=command,
-            name=name, console=console,
-        )  # fmt: skip
+            task,
+            model,
+            **how(config),
+            folder=folder,
+            resume=resume,
+            configuration=config.table(),
+            on_log=hook,
+            on_evaluate=hook,
+            profile_trace=profile_trace,
+            command=command,
+            name=name,
+            console=console,
+        )
 
 
 def trainer_of(config: Config) -> Trainer:
@@ -152,8 +165,10 @@ def restored(config: Config, folder: Path, average: int = 0) -> Trained:
 def how(config: Config) -> dict[str, Any]:
     """What `training.train` and its like take beside a task and a model."""
     return {
-        "recipe": config.solver, "optimiser": config.optimiser, "settings": config.training,
-    }  # fmt: skip
+        "recipe": config.solver,
+        "optimiser": config.optimiser,
+        "settings": config.training,
+    }
 
 
 def _built(config: Config) -> tuple[Task, Model]:

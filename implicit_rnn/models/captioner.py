@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models import decoding
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
-from implicit_rnn.models.decoder import Context, decoder, shifted
+from implicit_rnn.models.decoder import Context, Decoder, decoder, shifted
 from implicit_rnn.models.decoding import Decoded
 from implicit_rnn.models.readout import init_read, read
 from solvers import Info
@@ -80,24 +81,50 @@ def captioner(
         raise ValueError(f"longest must be at least 0, got {longest}")
     direct = length_model == "direct"
     writer = decoder(
-        cell, vocabulary, context_size, embedding_size, context=context,
-        extra_size=int(direct), ends=not direct,
-    )  # fmt: skip
+        cell,
+        vocabulary,
+        context_size,
+        embedding_size,
+        context=context,
+        extra_size=int(direct),
+        ends=not direct,
+    )
 
-    def init(key: jax.Array) -> Params:
+    parts = _Writer(
+        writer=writer,
+        direct=direct,
+        context_size=context_size,
+        longest=longest,
+        vocabulary=vocabulary,
+    )
+    return Captioner(parts.init, parts.loss, {}, 0, parts.generate)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Writer:
+    """What a captioner does."""
+
+    writer: Decoder
+    direct: bool
+    context_size: int
+    longest: int
+    vocabulary: int
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key)
-        params = {"decoder": writer.init(keys[0])}
-        if direct:
-            params["length"] = init_read(keys[1], context_size, longest + 1)
+        params = {"decoder": self.writer.init(keys[0])}
+        if self.direct:
+            params["length"] = init_read(keys[1], self.context_size, self.longest + 1)
         return params
 
-    def extra(remaining: jax.Array, dtype: Any) -> jax.Array:
+    def extra(self, remaining: jax.Array, dtype: Any) -> jax.Array:
         """What a step is given beside token and context."""
-        if not direct:
+        if not self.direct:
             return jnp.zeros((*remaining.shape, 0), dtype)
-        return (jnp.maximum(remaining, 0).astype(dtype) / max(longest, 1))[..., None]
+        return (jnp.maximum(remaining, 0).astype(dtype) / max(self.longest, 1))[..., None]
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -106,26 +133,27 @@ def captioner(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        inputs, labels, mask = shifted(batch.tokens, batch.length, vocabulary)
-        if direct:
+        inputs, labels, mask = shifted(batch.tokens, batch.length, self.vocabulary)
+        if self.direct:
             time = batch.tokens.shape[1]
             inputs, labels, mask = inputs[:, :time], labels[:, :time], inside(batch.length, time)
 
         def one(context: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
-            source, state = writer.begin(params["decoder"], context)
-            remaining = extra(length - jnp.arange(tokens.shape[0]), context.dtype)
-            steps = length + (not direct)
-            return writer.scores(params["decoder"], source, state, tokens, steps, remaining)[0]
+            source, state = self.writer.begin(params["decoder"], context)
+            remaining = self.extra(length - jnp.arange(tokens.shape[0]), context.dtype)
+            steps = length + (not self.direct)
+            return self.writer.scores(params["decoder"], source, state, tokens, steps, remaining)[0]
 
         found = jax.vmap(one)(batch.context, inputs, batch.length)
         _, sums = label_sums(found, labels, mask)
-        if direct:
+        if self.direct:
             found = read(params["length"], batch.context)
             _, lengths = label_sums(found, batch.length, jnp.ones(batch.length.shape, bool))
             sums = jax.tree.map(jnp.add, sums, lengths)
         return sums["loss"] / jnp.maximum(sums["count"], 1), Outcome(sums)
 
     def generate(
+        self,
         params: Params,
         context: jax.Array,
         *,
@@ -133,20 +161,20 @@ def captioner(
         temperature: float | jax.Array = 1.0,
     ) -> Decoded:
         def one(context: jax.Array, key: jax.Array | None) -> Decoded:
-            source, state = writer.begin(params["decoder"], context)
+            source, state = self.writer.begin(params["decoder"], context)
             keys = [None, None] if key is None else list(jax.random.split(key))
-            known, chance = jnp.asarray(longest + 1), jnp.zeros((), context.dtype)
-            if direct:
+            known, chance = jnp.asarray(self.longest + 1), jnp.zeros((), context.dtype)
+            if self.direct:
                 lengths = jax.nn.log_softmax(read(params["length"], context))
                 known = jnp.argmax(decoding.perturbed(keys[0], lengths, temperature))
                 chance = lengths[known]
 
             def step(carried: tuple, token: jax.Array) -> tuple[jax.Array, tuple[State, jax.Array]]:
                 state, remaining = carried
-                given = extra(remaining, context.dtype)
-                found, state = writer.step(params["decoder"], source, state, token, given)
+                given = self.extra(remaining, context.dtype)
+                found, state = self.writer.step(params["decoder"], source, state, token, given)
                 found = jax.nn.log_softmax(found)
-                if direct:  # the end is certain where nothing remains, else impossible
+                if self.direct:  # the end is certain where nothing remains, else impossible
                     done = remaining <= 0
                     end = jnp.where(done, 0, -jnp.inf)
                     found = jnp.append(jnp.where(done, -jnp.inf, found), end)
@@ -154,15 +182,21 @@ def captioner(
 
             begin = state, known
             if keys[1] is None:
-                found = decoding.greedy(step, begin, vocabulary, vocabulary, longest + 1)
+                found = decoding.greedy(
+                    step, begin, self.vocabulary, self.vocabulary, self.longest + 1
+                )
             else:
                 found = decoding.sample(
-                    step, begin, vocabulary, vocabulary, longest + 1, keys[1], temperature
+                    step,
+                    begin,
+                    self.vocabulary,
+                    self.vocabulary,
+                    self.longest + 1,
+                    keys[1],
+                    temperature,
                 )
             return found._replace(score=found.score + chance)
 
         if key is None:
             return jax.vmap(lambda context: one(context, None))(context)
         return jax.vmap(one)(context, jax.random.split(key, context.shape[0]))
-
-    return Captioner(init, loss, {}, 0, generate)

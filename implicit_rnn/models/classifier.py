@@ -105,6 +105,11 @@ def classifier(
         return mean, Outcome(sums, encoded.info)
 
     return Classifier(
-        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, encoder,
+        init,
+        loss,
+        {"encoder": encoder.bounds},
+        encoder.solves,
+        scores,
+        encoder,
         lambda params, batch: batch.inputs,
-    )  # fmt: skip
+    )

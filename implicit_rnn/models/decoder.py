@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -104,81 +105,121 @@ def decoder(
     feeds, starts = context != "state", context != "input"
     seen_size = cell.hidden_size + (0 if attention is None else context_size)
 
-    def init(key: jax.Array) -> Params:
+    parts = _Writer(
+        embedding_size=embedding_size,
+        feeds=feeds,
+        context_size=context_size,
+        extra_size=extra_size,
+        vocabulary=vocabulary,
+        ends=ends,
+        cell=cell,
+        seen_size=seen_size,
+        starts=starts,
+        attention=attention,
+        dropout=dropout,
+    )
+    return Decoder(parts.init, parts.begin, parts.step, parts.scores)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Writer:
+    """What a decoder does."""
+
+    embedding_size: int
+    feeds: bool
+    context_size: int
+    extra_size: int
+    vocabulary: int
+    ends: bool
+    cell: Cell
+    seen_size: int
+    starts: bool
+    attention: Attention | None
+    dropout: float
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 5)
-        input_size = embedding_size + (context_size if feeds else 0) + extra_size
-        outputs = vocabulary + ends
+        input_size = (
+            self.embedding_size + (self.context_size if self.feeds else 0) + self.extra_size
+        )
+        outputs = self.vocabulary + self.ends
         params = {
-            "embedding": jax.random.normal(keys[0], (vocabulary + 1, embedding_size)),
-            "cell": cell.init(keys[1], input_size),
-            "read": init_read(keys[2], seen_size, outputs),
+            "embedding": jax.random.normal(keys[0], (self.vocabulary + 1, self.embedding_size)),
+            "cell": self.cell.init(keys[1], input_size),
+            "read": init_read(keys[2], self.seen_size, outputs),
         }
-        if starts:
-            leaves = jax.tree.leaves(cell.initial_state(params["cell"]))
+        if self.starts:
+            leaves = jax.tree.leaves(self.cell.initial_state(params["cell"]))
             params["start"] = [
-                init_read(k, context_size, leaf.size)
+                init_read(k, self.context_size, leaf.size)
                 for k, leaf in zip(jax.random.split(keys[3], len(leaves)), leaves, strict=True)
             ]
-        if attention is not None:
-            params["attention"] = attention.init(keys[4], cell.hidden_size, context_size)
+        if self.attention is not None:
+            params["attention"] = self.attention.init(
+                keys[4], self.cell.hidden_size, self.context_size
+            )
         return params
 
     def begin(
+        self,
         params: Params,
         context: jax.Array,
         memory: jax.Array | None = None,
         length: jax.Array | None = None,
     ) -> tuple[Source, State]:
-        state = cell.initial_state(params["cell"])
-        if starts:
+        state = self.cell.initial_state(params["cell"])
+        if self.starts:
             leaves, tree = jax.tree.flatten(state)
             made = [
                 jnp.tanh(read(own, context)).reshape(leaf.shape)
                 for own, leaf in zip(params["start"], leaves, strict=True)
             ]
             state = jax.tree.unflatten(tree, made)
-        if attention is None:
+        if self.attention is None:
             return Source(context), state
         assert memory is not None
         mask = jnp.arange(memory.shape[0]) < (memory.shape[0] if length is None else length)
-        keys = attention.prepare(params["attention"], memory)
+        keys = self.attention.prepare(params["attention"], memory)
         return Source(context, memory, keys, mask), state
 
-    def embed(params: Params, tokens: jax.Array) -> jax.Array:
+    def embed(self, params: Params, tokens: jax.Array) -> jax.Array:
         return jnp.asarray(params["embedding"])[tokens]
 
-    def given(embedded: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
+    def given(self, embedded: jax.Array, context: jax.Array, extra: jax.Array) -> jax.Array:
         """Inputs of one step or of many."""
         parts = [embedded, extra]
-        if feeds:
-            shape = (*embedded.shape[:-1], context_size)
+        if self.feeds:
+            shape = (*embedded.shape[:-1], self.context_size)
             parts.append(jnp.broadcast_to(context, shape))
         return jnp.concatenate(parts, axis=-1)
 
     def turn(
-        params: Params, source: Source, state: State, embedded: jax.Array, extra: jax.Array
+        self, params: Params, source: Source, state: State, embedded: jax.Array, extra: jax.Array
     ) -> tuple[State, jax.Array, jax.Array | None]:
         """The new state, what the read-out sees, and the weights of attention."""
         mixed, weights = source.context, None
-        if attention is not None:
+        if self.attention is not None:
             assert source.memory is not None
             assert source.keys is not None
             assert source.mask is not None
-            scores = attention.scores(params["attention"], source.keys, cell.output(state))
+            scores = self.attention.scores(
+                params["attention"], source.keys, self.cell.output(state)
+            )
             weights = masked_softmax(scores, source.mask)
             mixed = weights @ source.memory
-        xi = cell.project(params["cell"], given(embedded, mixed, extra))
-        state = cell.step(params["cell"], xi, state)
-        seen = cell.output(state)
+        xi = self.cell.project(params["cell"], self.given(embedded, mixed, extra))
+        state = self.cell.step(params["cell"], xi, state)
+        seen = self.cell.output(state)
         return state, seen if weights is None else jnp.concatenate([seen, mixed]), weights
 
     def step(
-        params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
+        self, params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
     ) -> tuple[jax.Array, State]:
-        state, seen, _ = turn(params, source, state, embed(params, token), extra)
+        state, seen, _ = self.turn(params, source, state, self.embed(params, token), extra)
         return read(params["read"], seen), state
 
     def scores(
+        self,
         params: Params,
         source: Source,
         state: State,
@@ -188,20 +229,18 @@ def decoder(
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         keys = (None, None) if key is None else jax.random.split(key)
-        embedded = drop(embed(params, tokens), dropout, keys[0])
-        if attention is None:
-            xs = given(embedded, source.context, extra)
-            seen, _ = sequence.unroll(cell, params["cell"], xs, length=length, state=state)
-            return read(params["read"], drop(seen, dropout, keys[1])), None
+        embedded = drop(self.embed(params, tokens), self.dropout, keys[0])
+        if self.attention is None:
+            xs = self.given(embedded, source.context, extra)
+            seen, _ = sequence.unroll(self.cell, params["cell"], xs, length=length, state=state)
+            return read(params["read"], drop(seen, self.dropout, keys[1])), None
 
         def body(state: State, row: tuple) -> tuple[State, tuple]:
-            state, seen, weights = turn(params, source, state, *row)
+            state, seen, weights = self.turn(params, source, state, *row)
             return state, (seen, weights)
 
         _, (seen, weights) = lax.scan(body, state, (embedded, extra))
-        return read(params["read"], drop(seen, dropout, keys[1])), weights
-
-    return Decoder(init, begin, step, scores)
+        return read(params["read"], drop(seen, self.dropout, keys[1])), weights
 
 
 def shifted(
@@ -217,5 +256,7 @@ def shifted(
     edge = jnp.full_like(clean, vocabulary, shape=(tokens.shape[0], 1))
     mask = jnp.arange(tokens.shape[1] + 1) <= length[:, None]
     return (
-        jnp.concatenate([edge, clean], axis=1), jnp.concatenate([clean, edge], axis=1), mask,
-    )  # fmt: skip
+        jnp.concatenate([edge, clean], axis=1),
+        jnp.concatenate([clean, edge], axis=1),
+        mask,
+    )

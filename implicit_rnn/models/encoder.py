@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -98,16 +99,57 @@ def encoder(
     solved = one.final_state is not None
     width = sum(each.hidden_size for each in pair)
 
-    def init(key: jax.Array, input_size: int) -> Params:
+    parts = _Layers(
+        layers=layers,
+        width=width,
+        both=both,
+        one=one,
+        other=other,
+        dropout=dropout,
+        solved=solved,
+        residual=residual,
+        normalise=normalise,
+    )
+    bounds = [one.bounds or {}] * layers if solved else []
+    return Encoder(
+        kind,
+        width,
+        parts.init,
+        parts.apply,
+        bounds,
+        layers if solved else 0,
+        one.causal and not both,
+        ((one, other) if both else one,) * layers,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Layers:
+    """What an encoder does."""
+
+    layers: int
+    width: int
+    both: bool
+    one: Cell
+    other: Cell
+    dropout: float
+    solved: bool
+    residual: bool
+    normalise: bool
+
+    def init(self, key: jax.Array, input_size: int) -> Params:
         params = []
-        for number, k in enumerate(jax.random.split(key, layers)):
-            size = width if number else input_size
+        for number, k in enumerate(jax.random.split(key, self.layers)):
+            size = self.width if number else input_size
             params.append(
-                sequence.init_bidirectional(one, other, k, size) if both else one.init(k, size)
+                sequence.init_bidirectional(self.one, self.other, k, size)
+                if self.both
+                else self.one.init(k, size)
             )
         return params
 
     def apply(
+        self,
         params: Params,
         xs: jax.Array,
         length: jax.Array,
@@ -118,48 +160,49 @@ def encoder(
     ) -> Encoded:
         infos, states = [], []
         solve = dict(solve)
-        starts = solve.pop("start", None) or [None] * layers
+        starts = solve.pop("start", None) or [None] * self.layers
         # Also what a residual adds must be zero past the length.
         xs = jnp.where(inside(length, xs.shape[1])[..., None], xs, 0)
         for number, own in enumerate(params):
             given = xs
             if number:
-                given = drop(xs, dropout, None if key is None else jax.random.fold_in(key, number))
-            if solved:
+                given = drop(
+                    xs, self.dropout, None if key is None else jax.random.fold_in(key, number)
+                )
+            if self.solved:
                 found, info = sequence.implicit_batch(
-                    one, own, given, length=length, probe=layer_probe(probe, number),
-                    start=starts[number], **solve,
-                )  # fmt: skip
+                    self.one,
+                    own,
+                    given,
+                    length=length,
+                    probe=layer_probe(probe, number),
+                    start=starts[number],
+                    **solve,
+                )
                 infos.append(info)
                 states.append(found)
-                features = one.output(found)
+                features = self.one.output(found)
             else:
-                features = jax.vmap(lambda x, n, own=own: unrolled(own, x, n))(given, length)
-            xs = xs + features if residual and xs.shape == features.shape else features
-            xs = standardised(xs) if normalise else xs
-        return Encoded(xs, summary(xs, length), stacked(infos), states)
+                features = jax.vmap(lambda x, n, own=own: self.unrolled(own, x, n))(given, length)
+            xs = xs + features if self.residual and xs.shape == features.shape else features
+            xs = standardised(xs) if self.normalise else xs
+        return Encoded(xs, self.summary(xs, length), stacked(infos), states)
 
-    def unrolled(params: Params, xs: jax.Array, length: jax.Array) -> jax.Array:
-        if both:
-            return sequence.bidirectional(one, other, params, xs, length=length)[0]
-        return sequence.unroll(one, params, xs, length=length)[0]
+    def unrolled(self, params: Params, xs: jax.Array, length: jax.Array) -> jax.Array:
+        if self.both:
+            return sequence.bidirectional(self.one, self.other, params, xs, length=length)[0]
+        return sequence.unroll(self.one, params, xs, length=length)[0]
 
-    def summary(features: jax.Array, length: jax.Array) -> jax.Array:
+    def summary(self, features: jax.Array, length: jax.Array) -> jax.Array:
         count = jnp.maximum(length, 1)[:, None]
-        if solved:
+        if self.solved:
             return jnp.sum(features, axis=1) / count
         last = jnp.take_along_axis(features, count[..., None] - 1, axis=1)[:, 0]
-        if not both:
+        if not self.both:
             return last
         return jnp.concatenate(
-            [last[:, : one.hidden_size], features[:, 0, one.hidden_size :]], axis=-1
+            [last[:, : self.one.hidden_size], features[:, 0, self.one.hidden_size :]], axis=-1
         )
-
-    bounds = [one.bounds or {}] * layers if solved else []
-    return Encoder(
-        kind, width, init, apply, bounds, layers if solved else 0, one.causal and not both,
-        ((one, other) if both else one,) * layers,
-    )  # fmt: skip
 
 
 def standardised(features: jax.Array) -> jax.Array:

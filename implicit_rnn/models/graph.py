@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 import solvers
 from implicit_rnn.cells import gru
-from implicit_rnn.cells.base import Params, affine, dense, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, product
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, label_sums, layer_probe, stacked
 from implicit_rnn.models.readout import init_read, read
 from implicit_rnn.sequence.equilibrium import learning_rule
@@ -117,12 +118,7 @@ def graph_network(
     `features` `[input_size, 3 hidden]` beside them for `"every_step"`; and `read`.
     """
     _check_labels(labels)
-    if inputs not in ("every_step", "initial"):
-        raise ValueError(f'inputs must be "every_step" or "initial", got {inputs!r}')
-    if normalise not in ("none", "mean", "symmetric"):
-        raise ValueError(f'normalise must be "none", "mean" or "symmetric", got {normalise!r}')
-    if coupling <= 0:
-        raise ValueError(f"coupling must be positive, got {coupling}")
+    _check_messages(inputs, normalise, coupling)
     if inputs == "initial" and input_size > hidden:
         raise ValueError(
             f"{input_size} features do not fit into an initial state of {hidden}: raise hidden, "
@@ -131,28 +127,74 @@ def graph_network(
     learning_rule(rule, truncation, uniform=uniform)  # refuses what it does not know
     cell = gru(hidden, reset="after", update_bias=_PACE)
 
-    def init(key: jax.Array) -> Params:
+    parts = _Settling(
+        cell=cell,
+        hidden=hidden,
+        coupling=coupling,
+        labels=labels,
+        inputs=inputs,
+        input_size=input_size,
+        dropout=dropout,
+        normalise=normalise,
+        rule=rule,
+        truncation=truncation,
+        uniform=uniform,
+        tolerance=tolerance,
+        steps=steps,
+    )
+    bounds = {"update": {"input": coupling, "recurrent": _OWN}}
+    return GraphNetwork(parts.init, parts.loss, bounds, 1, parts.scores, settles=tolerance > 0)
+
+
+def _check_messages(inputs: str, normalise: str, coupling: float) -> None:
+    if inputs not in ("every_step", "initial"):
+        raise ValueError(f'inputs must be "every_step" or "initial", got {inputs!r}')
+    if normalise not in ("none", "mean", "symmetric"):
+        raise ValueError(f'normalise must be "none", "mean" or "symmetric", got {normalise!r}')
+    if coupling <= 0:
+        raise ValueError(f"coupling must be positive, got {coupling}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Settling:
+    """What a graph network does."""
+
+    cell: Cell
+    hidden: int
+    coupling: float
+    labels: int
+    inputs: Literal["every_step", "initial"]
+    input_size: int
+    dropout: float
+    normalise: Normalise
+    rule: str
+    truncation: int
+    uniform: bool
+    tolerance: float
+    steps: int
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
-        update = cell.init(keys[0], hidden)
+        update = self.cell.init(keys[0], self.hidden)
         # Neighbours' states are taken over unmixed: a rotation at every edge would scatter what
         # nodes of a kind have in common.
-        heard = jnp.concatenate(
-            [jnp.zeros((hidden, 2 * hidden)), coupling * jnp.eye(hidden)], axis=1
-        )
+        own = self.coupling * jnp.eye(self.hidden)
+        heard = jnp.concatenate([jnp.zeros((self.hidden, 2 * self.hidden)), own], axis=1)
         params = {
             "update": update | {"input": heard, "recurrent": _OWN * update["recurrent"]},
-            "read": init_read(keys[1], hidden, labels),
+            "read": init_read(keys[1], self.hidden, self.labels),
         }
-        if inputs == "every_step":
-            params["features"] = dense(keys[2], (input_size, 3 * hidden))
+        if self.inputs == "every_step":
+            params["features"] = dense(keys[2], (self.input_size, 3 * self.hidden))
         return params
 
-    def update(theta: tuple, states: jax.Array) -> jax.Array:
+    def update(self, theta: tuple, states: jax.Array) -> jax.Array:
         params, shift, ends, scales = theta
         messages = propagate(states, ends, scales)
-        return cell.step(params, product(messages, params["input"]) + shift, states)
+        return self.cell.step(params, product(messages, params["input"]) + shift, states)
 
     def scores(
+        self,
         params: Params,
         features: jax.Array,
         edges: jax.Array,
@@ -165,26 +207,34 @@ def graph_network(
         if not isinstance(edges, jax.core.Tracer):
             _check_edges(edges, len(features))
         keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
-        features = drop(features, dropout, keys[0])
+        features = drop(features, self.dropout, keys[0])
         # What does not depend on the states is done once, outside the solve.
         shift = params["update"]["bias"]
-        if inputs == "every_step":
+        if self.inputs == "every_step":
             shift = affine(features, params["features"], shift)
-            first = jnp.zeros((len(features), hidden), shift.dtype)
+            first = jnp.zeros((len(features), self.hidden), shift.dtype)
             if start is not None:
                 first = jnp.where(jnp.isfinite(start), start, first)
         else:
-            first = jnp.pad(features, ((0, 0), (0, hidden - input_size)))
+            first = jnp.pad(features, ((0, 0), (0, self.hidden - self.input_size)))
         ends = (edges[:, 0], edges[:, 1])
-        theta = (params["update"], shift, ends, message_scales(ends, first, normalise))
+        theta = (params["update"], shift, ends, message_scales(ends, first, self.normalise))
         states, info = solvers.fixed_point(
-            update, theta, first, method="picard",
-            adjoint=learning_rule(rule, truncation, uniform=uniform, key=keys[1]),
-            rtol=tolerance, atol=0.0, max_steps=steps, probe=probe, trace=trace,
-        )  # fmt: skip
-        return read(params["read"], drop(states, dropout, keys[2])), Settled(states, info)
+            self.update,
+            theta,
+            first,
+            method="picard",
+            adjoint=learning_rule(self.rule, self.truncation, uniform=self.uniform, key=keys[1]),
+            rtol=self.tolerance,
+            atol=0.0,
+            max_steps=self.steps,
+            probe=probe,
+            trace=trace,
+        )
+        return read(params["read"], drop(states, self.dropout, keys[2])), Settled(states, info)
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -194,19 +244,19 @@ def graph_network(
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
         def one(features: jax.Array, edges: jax.Array, key: Any, probe: Any, start: Any) -> Any:
-            return scores(params, features, edges, key=key, probe=probe, start=start)
+            return self.scores(params, features, edges, key=key, probe=probe, start=start)
 
         found, settled = _each(
-            one, batch.inputs, batch.edges,
+            one,
+            batch.inputs,
+            batch.edges,
             None if key is None else jax.random.split(key, len(batch.inputs)),
-            layer_probe(probe, 0), solve["start"][0] if "start" in solve else None,
-        )  # fmt: skip
+            layer_probe(probe, 0),
+            solve["start"][0] if "start" in solve else None,
+        )
         mean, sums = label_sums(found, batch.labels, batch.mask)
-        states = [settled.states] if inputs == "every_step" else ()
+        states = [settled.states] if self.inputs == "every_step" else ()
         return mean, Outcome(sums, stacked([settled.info]), states=states)
-
-    bounds = {"update": {"input": coupling, "recurrent": _OWN}}
-    return GraphNetwork(init, loss, bounds, 1, scores, settles=tolerance > 0)
 
 
 def logistic_regression(

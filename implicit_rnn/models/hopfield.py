@@ -6,6 +6,7 @@ are held at the pixels of an image, hidden ones and output ones, one for each pi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -104,50 +105,110 @@ def hopfield(
     learning_rule(rule, truncation)  # says at once what is wrong with them
     free = hidden + pixels
 
-    def init(key: jax.Array) -> Params:
-        return {"halves": scale * jax.random.normal(key, (pixels + free, pixels + free))}
+    parts = _Continuous(
+        scale=scale,
+        pixels=pixels,
+        free=free,
+        gain=gain,
+        step=step,
+        time_constant=time_constant,
+        rule=rule,
+        truncation=truncation,
+        uniform=uniform,
+        tolerance=tolerance,
+        steps=steps,
+        hidden=hidden,
+        read_out=read_out,
+    )
+    return Hopfield(
+        parts.init,
+        parts.loss,
+        parts.weights,
+        parts.settle,
+        parts.outputs,
+        parts.trajectory,
+        parts.own_energy,
+        {},
+    )
 
-    def weights(params: Params) -> jax.Array:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Continuous:
+    """What a Hopfield network does."""
+
+    scale: float
+    pixels: int
+    free: int
+    gain: float
+    step: float
+    time_constant: float
+    rule: str
+    truncation: int
+    uniform: bool
+    tolerance: float
+    steps: int
+    hidden: int
+    read_out: Literal["state", "activation"]
+
+    def init(self, key: jax.Array) -> Params:
+        return {
+            "halves": self.scale
+            * jax.random.normal(key, (self.pixels + self.free, self.pixels + self.free))
+        }
+
+    def weights(self, params: Params) -> jax.Array:
         return symmetric(params["halves"])
 
-    def euler(theta: tuple[jax.Array, jax.Array], state: jax.Array) -> jax.Array:
+    def euler(self, theta: tuple[jax.Array, jax.Array], state: jax.Array) -> jax.Array:
         inner, drive = theta
-        received = jax.nn.sigmoid(gain * state) @ inner + drive
-        return state + step * (received - state / time_constant)
+        received = jax.nn.sigmoid(self.gain * state) @ inner + drive
+        return state + self.step * (received - state / self.time_constant)
 
-    def theta_of(params: Params, observed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def theta_of(self, params: Params, observed: jax.Array) -> tuple[jax.Array, jax.Array]:
         halves = params["halves"]
-        across = halves[:pixels, pixels:] + halves[pixels:, :pixels].T
-        return symmetric(halves[pixels:, pixels:]), jax.nn.sigmoid(gain * observed) @ across
+        across = halves[: self.pixels, self.pixels :] + halves[self.pixels :, : self.pixels].T
+        return symmetric(halves[self.pixels :, self.pixels :]), jax.nn.sigmoid(
+            self.gain * observed
+        ) @ across
 
     def settle(
+        self,
         params: Params,
         observed: jax.Array,
         *,
         key: jax.Array | None = None,
         probe: Info | None = None,
     ) -> tuple[jax.Array, Info]:
-        inner, drive = theta_of(params, observed)
-        adjoint = learning_rule(rule, truncation, uniform=uniform and rule == "rbp", key=key)
+        inner, drive = self.theta_of(params, observed)
+        adjoint = learning_rule(
+            self.rule, self.truncation, uniform=self.uniform and self.rule == "rbp", key=key
+        )
 
         def solve(drive: jax.Array, probe: Info | None) -> tuple[jax.Array, Info]:
             return solvers.fixed_point(
-                euler, (inner, drive), jnp.zeros_like(drive), method="picard", adjoint=adjoint,
-                rtol=tolerance, max_steps=steps, probe=probe,
-            )  # fmt: skip
+                self.euler,
+                (inner, drive),
+                jnp.zeros_like(drive),
+                method="picard",
+                adjoint=adjoint,
+                rtol=self.tolerance,
+                max_steps=self.steps,
+                probe=probe,
+            )
 
-        if rule not in _THROUGH_TIME:
+        if self.rule not in _THROUGH_TIME:
             return jax.vmap(solve, (0, None if probe is None else 0))(drive, probe)
         # Going back through the steps of each image apart would keep a gradient of the weights for
         # each image; the batch as one state keeps one.
         states, info = solve(drive, probe)
         return states, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, drive.shape[:1]), info)
 
-    def outputs(states: jax.Array) -> jax.Array:
-        found = states[..., hidden:]
-        return found if read_out == "state" else jax.nn.sigmoid(gain * found)
+    def outputs(self, states: jax.Array) -> jax.Array:
+        found = states[..., self.hidden :]
+        return found if self.read_out == "state" else jax.nn.sigmoid(self.gain * found)
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -156,8 +217,8 @@ def hopfield(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        states, info = settle(params, batch.observed, key=key, probe=layer_probe(probe, 0))
-        found = outputs(states)
+        states, info = self.settle(params, batch.observed, key=key, probe=layer_probe(probe, 0))
+        found = self.outputs(states)
         distance = jnp.mean(jnp.abs(found - batch.target), axis=-1)
         wrong = jnp.mean((found > 0.5) != (batch.target > 0.5), axis=-1)
         sums = {
@@ -167,24 +228,25 @@ def hopfield(
         }
         return jnp.mean(distance), Outcome(sums, stacked([info]))
 
-    def trajectory(params: Params, observed: jax.Array, count: int) -> jax.Array:
-        theta = theta_of(params, observed)
+    def trajectory(self, params: Params, observed: jax.Array, count: int) -> jax.Array:
+        theta = self.theta_of(params, observed)
         start = jnp.zeros_like(theta[1])
 
         def advance(state: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-            state = euler(theta, state)
+            state = self.euler(theta, state)
             return state, state
 
         return jnp.concatenate([start[None], lax.scan(advance, start, None, length=count)[1]])
 
-    def own_energy(params: Params, observed: jax.Array, state: jax.Array) -> jax.Array:
+    def own_energy(self, params: Params, observed: jax.Array, state: jax.Array) -> jax.Array:
         external = jnp.concatenate([observed, jnp.zeros_like(state)])
         return energy(
-            weights(params), jnp.concatenate([observed, state]), external,
-            time_constant=time_constant, gain=gain,
-        )  # fmt: skip
-
-    return Hopfield(init, loss, weights, settle, outputs, trajectory, own_energy, {})
+            self.weights(params),
+            jnp.concatenate([observed, state]),
+            external,
+            time_constant=self.time_constant,
+            gain=self.gain,
+        )
 
 
 def energy(

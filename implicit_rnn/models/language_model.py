@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -96,81 +97,121 @@ def language_model(
             f"got {embedding_size}"
         )
 
-    def init(key: jax.Array) -> Params:
+    parts = _Stream(
+        cells=cells,
+        embedding_size=embedding_size,
+        vocabulary=vocabulary,
+        tied=tied,
+        width=width,
+        truncate=truncate,
+        dropout=dropout,
+    )
+    return LanguageModel(
+        parts.init,
+        parts.loss,
+        {},
+        0,
+        parts.carry,
+        parts.scores,
+        parts.step,
+        parts.start,
+        parts.sample,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Stream:
+    """What a language model does."""
+
+    cells: Sequence[Cell]
+    embedding_size: int | None
+    vocabulary: int
+    tied: bool
+    width: int
+    truncate: int | None
+    dropout: float
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
         params: Params = {
-            "layers": sequence.init_stack(cells, keys[0], embedding_size or vocabulary),
-            "read": {"bias": jnp.zeros(vocabulary)},
+            "layers": sequence.init_stack(
+                self.cells, keys[0], self.embedding_size or self.vocabulary
+            ),
+            "read": {"bias": jnp.zeros(self.vocabulary)},
         }
-        if not tied:
-            params["read"]["weights"] = dense(keys[1], (width, vocabulary))
-        if embedding_size is not None:
-            scale = width**-0.5 if tied else 1.0
-            shape = (vocabulary, embedding_size)
+        if not self.tied:
+            params["read"]["weights"] = dense(keys[1], (self.width, self.vocabulary))
+        if self.embedding_size is not None:
+            scale = self.width**-0.5 if self.tied else 1.0
+            shape = (self.vocabulary, self.embedding_size)
             params["embedding"] = scale * jax.random.normal(keys[2], shape)
         return params
 
-    def start(params: Params) -> State:
+    def start(self, params: Params) -> State:
         return tuple(
-            cell.initial_state(own) for cell, own in zip(cells, params["layers"], strict=True)
+            cell.initial_state(own) for cell, own in zip(self.cells, params["layers"], strict=True)
         )
 
-    def carry(params: Params, batch_size: int) -> State:
+    def carry(self, params: Params, batch_size: int) -> State:
         return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), start(params)
+            lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), self.start(params)
         )
 
-    def table(params: Params) -> jax.Array:
+    def table(self, params: Params) -> jax.Array:
         """A vector for every token."""
-        if embedding_size is None:
-            return jnp.eye(vocabulary, dtype=params["read"]["bias"].dtype)
+        if self.embedding_size is None:
+            return jnp.eye(self.vocabulary, dtype=params["read"]["bias"].dtype)
         return jnp.asarray(params["embedding"])
 
-    def project(params: Params, tokens: jax.Array) -> Any:
+    def project(self, params: Params, tokens: jax.Array) -> Any:
         """What the first layer makes of tokens of any shape."""
-        cell, own, vectors = cells[0], params["layers"][0], table(params)
-        if tokens.size < vocabulary:
+        cell, own, vectors = self.cells[0], params["layers"][0], self.table(params)
+        if tokens.size < self.vocabulary:
             return cell.project(own, vectors[tokens])
         # Every token of the vocabulary once, instead of every token of the window.
         return jax.tree.map(lambda leaf: leaf[tokens], cell.project(own, vectors))
 
-    def read(params: Params, outputs: jax.Array) -> jax.Array:
-        weights = params["embedding"].T if tied else params["read"]["weights"]
+    def read(self, params: Params, outputs: jax.Array) -> jax.Array:
+        weights = params["embedding"].T if self.tied else params["read"]["weights"]
         return affine(outputs, weights, params["read"]["bias"])
 
     def forward(
-        params: Params, tokens: jax.Array, states: State, key: jax.Array | None
+        self, params: Params, tokens: jax.Array, states: State, key: jax.Array | None
     ) -> tuple[jax.Array, State]:
         """Scores `[time, batch, vocabulary]` of tokens `[time, batch]`, and the last states."""
         outputs: Any = None
         lasts = []
-        for number, (cell, own) in enumerate(zip(cells, params["layers"], strict=True)):
-            if cell.run is not None and truncate is None:  # all steps at once
-                xs = outputs if number else table(params)[tokens]
+        for number, (cell, own) in enumerate(zip(self.cells, params["layers"], strict=True)):
+            if cell.run is not None and self.truncate is None:  # all steps at once
+                xs = outputs if number else self.table(params)[tokens]
                 given, last = _unrolled(cell, own, xs, states[number])
             else:
-                xi = cell.project(own, outputs) if number else project(params, tokens)
-                passed, last = _scan(cell, own, xi, states[number], truncate)
+                xi = cell.project(own, outputs) if number else self.project(params, tokens)
+                passed, last = _scan(cell, own, xi, states[number], self.truncate)
                 given = cell.output(passed)
             lasts.append(last)
-            outputs = drop(given, dropout, None if key is None else jax.random.fold_in(key, number))
-        return read(params, outputs), tuple(lasts)
+            outputs = drop(
+                given, self.dropout, None if key is None else jax.random.fold_in(key, number)
+            )
+        return self.read(params, outputs), tuple(lasts)
 
-    def begun(params: Params, carried: State | None, batch_size: int) -> State:
-        return carry(params, batch_size) if carried is None else lax.stop_gradient(carried)
+    def begun(self, params: Params, carried: State | None, batch_size: int) -> State:
+        return self.carry(params, batch_size) if carried is None else lax.stop_gradient(carried)
 
     def scores(
+        self,
         params: Params,
         tokens: jax.Array,
         *,
         carry: State | None = None,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, State]:
-        states = begun(params, carry, tokens.shape[0])
-        found, last = forward(params, tokens.T, states, key)
+        states = self.begun(params, carry, tokens.shape[0])
+        found, last = self.forward(params, tokens.T, states, key)
         return jnp.swapaxes(found, 0, 1), last
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -180,26 +221,27 @@ def language_model(
         carry: State | None = None,
     ) -> tuple[jax.Array, Outcome]:
         tokens = batch.tokens.T  # time first, as the scan goes: no step transposes anything
-        states = begun(params, carry, tokens.shape[1])
-        found, last = forward(params, tokens[:-1], states, key)
+        states = self.begun(params, carry, tokens.shape[1])
+        found, last = self.forward(params, tokens[:-1], states, key)
         mean, sums = label_sums(found, tokens[1:], jnp.ones(tokens[1:].shape, bool))
         return mean, Outcome(sums | {"bits": sums["loss"] / math.log(2)}, carry=last)
 
-    def advance(params: Params, states: State, token: jax.Array) -> tuple[jax.Array, State]:
+    def advance(self, params: Params, states: State, token: jax.Array) -> tuple[jax.Array, State]:
         """Scores of what follows one token, and the new states."""
-        xi = project(params, token)
+        xi = self.project(params, token)
         new: list[State] = []
-        for number, (cell, own) in enumerate(zip(cells, params["layers"], strict=True)):
+        for number, (cell, own) in enumerate(zip(self.cells, params["layers"], strict=True)):
             if number:
-                xi = cell.project(own, cells[number - 1].output(new[-1]))
+                xi = cell.project(own, self.cells[number - 1].output(new[-1]))
             new.append(cell.step(own, xi, states[number]))
-        return read(params, cells[-1].output(new[-1])), tuple(new)
+        return self.read(params, self.cells[-1].output(new[-1])), tuple(new)
 
-    def step(params: Params, states: State, token: jax.Array) -> tuple[jax.Array, State]:
-        found, states = advance(params, states, token)
+    def step(self, params: Params, states: State, token: jax.Array) -> tuple[jax.Array, State]:
+        found, states = self.advance(params, states, token)
         return jax.nn.log_softmax(found), states
 
     def sample(
+        self,
         params: Params,
         key: jax.Array | None,
         prompt: jax.Array,
@@ -216,16 +258,14 @@ def language_model(
         def body(carried: tuple, time: jax.Array) -> tuple[tuple, jax.Array]:
             states, drawn = carried
             token = jnp.where(time < known, prompt[jnp.minimum(time, known - 1)], drawn)
-            found, states = advance(params, states, token)
+            found, states = self.advance(params, states, token)
             own = None if key is None else jax.random.fold_in(key, time)
             drawn = jnp.argmax(perturbed(own, found, temperature)).astype(prompt.dtype)
             return (states, drawn), drawn
 
-        begin = (start(params), prompt[0])
+        begin = (self.start(params), prompt[0])
         _, tokens = lax.scan(body, begin, jnp.arange(known - 1 + count))
         return tokens[known - 1 :]
-
-    return LanguageModel(init, loss, {}, 0, carry, scores, step, start, sample)
 
 
 def _unrolled(cell: Cell, params: Params, xs: jax.Array, start: State) -> tuple[jax.Array, State]:

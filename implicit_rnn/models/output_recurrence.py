@@ -3,6 +3,7 @@ forcing or scheduled sampling."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -66,23 +67,41 @@ def output_recurrence(
         raise ValueError(f"sampling must be at least 0 and at most 1, got {sampling}")
     default = sampling
 
-    def init(key: jax.Array) -> Params:
+    parts = _FedBack(cell=cell, input_size=input_size, labels=labels, default=default)
+    return OutputRecurrence(parts.init, parts.loss, {}, 0, parts.generate)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _FedBack:
+    """What the model does."""
+
+    cell: Cell
+    input_size: int
+    labels: int
+    default: float
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key)
         return {
-            "cell": cell.init(keys[0], input_size + labels),
-            "read": init_read(keys[1], cell.hidden_size, labels),
+            "cell": self.cell.init(keys[0], self.input_size + self.labels),
+            "read": init_read(keys[1], self.cell.hidden_size, self.labels),
         }
 
-    def given(x: jax.Array, previous: jax.Array) -> jax.Array:
-        return jnp.concatenate([x, jax.nn.one_hot(previous, labels, dtype=x.dtype)], axis=-1)
+    def given(self, x: jax.Array, previous: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, jax.nn.one_hot(previous, self.labels, dtype=x.dtype)], axis=-1)
 
-    def forced(params: Params, x: jax.Array, right: jax.Array, length: jax.Array) -> jax.Array:
+    def forced(
+        self, params: Params, x: jax.Array, right: jax.Array, length: jax.Array
+    ) -> jax.Array:
         """Scores `[time, labels]` where every step is given the right label before it."""
         previous = jnp.concatenate([jnp.full_like(right, -1, shape=1), right[:-1]])
-        outputs, _ = sequence.unroll(cell, params["cell"], given(x, previous), length=length)
+        outputs, _ = sequence.unroll(
+            self.cell, params["cell"], self.given(x, previous), length=length
+        )
         return read(params["read"], outputs)
 
     def fed(
+        self,
         params: Params,
         x: jax.Array,
         length: jax.Array,
@@ -93,19 +112,20 @@ def output_recurrence(
         def body(carried: tuple, row: tuple) -> tuple[tuple, tuple]:
             state, previous = carried
             time, x = row
-            state = cell.step(
-                params["cell"], cell.project(params["cell"], given(x, previous)), state
+            state = self.cell.step(
+                params["cell"], self.cell.project(params["cell"], self.given(x, previous)), state
             )
-            scores = read(params["read"], cell.output(state))
+            scores = read(params["read"], self.cell.output(state))
             picked = pick(time, scores).astype(jnp.int32)
             return (state, picked), (scores, picked)
 
         times = jnp.arange(x.shape[0])
         x = jnp.where((times < length)[:, None], x, 0)
-        start: tuple[State, jax.Array] = cell.initial_state(params["cell"]), jnp.int32(-1)
+        start: tuple[State, jax.Array] = self.cell.initial_state(params["cell"]), jnp.int32(-1)
         return lax.scan(body, start, (times, x))[1]
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -115,7 +135,7 @@ def output_recurrence(
         carry: None = None,
         sampling: float | jax.Array | None = None,
     ) -> tuple[jax.Array, Outcome]:
-        chance = default if sampling is None else sampling
+        chance = self.default if sampling is None else sampling
         mask = inside(batch.length, batch.inputs.shape[1])
         right = jnp.where(mask, batch.labels, 0)
 
@@ -125,10 +145,12 @@ def output_recurrence(
                 drawn = jax.random.categorical(keys[0], scores)
                 return jnp.where(jax.random.bernoulli(keys[1], chance), drawn, right[time])
 
-            return fed(params, x, length, pick)[0]
+            return self.fed(params, x, length, pick)[0]
 
         if key is None or (isinstance(chance, int | float) and chance == 0):
-            found = jax.vmap(lambda *one: forced(params, *one))(batch.inputs, right, batch.length)
+            found = jax.vmap(lambda *one: self.forced(params, *one))(
+                batch.inputs, right, batch.length
+            )
         else:
             keys = jax.random.split(key, batch.inputs.shape[0])
             found = jax.vmap(sampled)(batch.inputs, right, batch.length, keys)
@@ -136,6 +158,7 @@ def output_recurrence(
         return mean, Outcome(sums)
 
     def generate(
+        self,
         params: Params,
         inputs: jax.Array,
         length: jax.Array,
@@ -150,7 +173,7 @@ def output_recurrence(
                 own = None if key is None else jax.random.fold_in(key, time)
                 return jnp.argmax(perturbed(own, scores, temperature))
 
-            scores, picked = fed(params, x, length, pick)
+            scores, picked = self.fed(params, x, length, pick)
             mask = jnp.arange(x.shape[0]) < length
             chances = jnp.take_along_axis(jax.nn.log_softmax(scores), picked[:, None], axis=-1)
             return jnp.where(mask, picked, 0), jnp.sum(jnp.where(mask, chances[:, 0], 0))
@@ -158,5 +181,3 @@ def output_recurrence(
         if key is None:
             return jax.vmap(lambda x, n: one(x, n, None))(inputs, length)
         return jax.vmap(one)(inputs, length, jax.random.split(key, inputs.shape[0]))
-
-    return OutputRecurrence(init, loss, {}, 0, generate)

@@ -69,9 +69,13 @@ def read_encoder(
     ) -> tuple[jax.Array, Encoded]:
         keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
         encoded = encoder.apply(
-            params["encoder"], drop(inputs, dropout, keys[0]), length, key=keys[1], probe=probe,
+            params["encoder"],
+            drop(inputs, dropout, keys[0]),
+            length,
+            key=keys[1],
+            probe=probe,
             solve=solve,
-        )  # fmt: skip
+        )
         features = drop(pooled(params, encoded, length), dropout, keys[2])
         return read(params["read"], features), encoded
 

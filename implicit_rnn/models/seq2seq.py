@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.models.attention import ATTENTIONS
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, embedded, label_sums
-from implicit_rnn.models.decoder import Context, Source, decoder, shifted
+from implicit_rnn.models.decoder import Context, Decoder, Source, decoder, shifted
 from implicit_rnn.models.decoding import Decoded, searches
 from implicit_rnn.models.encoder import Encoded, Encoder
 from implicit_rnn.sequence.stack import drop
@@ -93,20 +94,58 @@ def seq2seq(
         raise ValueError(f"source_vocabulary must be at least 1, got {source_vocabulary}")
     end = target_vocabulary
     writer = decoder(
-        cell, target_vocabulary, encoder.width, embedding_size, context=context,
+        cell,
+        target_vocabulary,
+        encoder.width,
+        embedding_size,
+        context=context,
         attention=None if attention is None else ATTENTIONS[attention](cell.hidden_size),
         dropout=dropout,
-    )  # fmt: skip
+    )
 
-    def init(key: jax.Array) -> Params:
+    parts = _Pair(
+        source_vocabulary=source_vocabulary,
+        embedding_size=embedding_size,
+        encoder=encoder,
+        writer=writer,
+        dropout=dropout,
+        end=end,
+    )
+    greedy, beam = searches(parts.ready, parts.step, end)
+    return Seq2Seq(
+        parts.init,
+        parts.loss,
+        {"encoder": encoder.bounds},
+        encoder.solves,
+        parts.scores,
+        greedy,
+        beam,
+        encoder,
+        lambda params, batch: embedded(params["embedding"], batch.source, batch.source_length),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pair:
+    """What an encoder and a decoder do together."""
+
+    source_vocabulary: int
+    embedding_size: int
+    encoder: Encoder
+    writer: Decoder
+    dropout: float
+    end: int
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
         return {
-            "embedding": jax.random.normal(keys[0], (source_vocabulary, embedding_size)),
-            "encoder": encoder.init(keys[1], embedding_size),
-            "decoder": writer.init(keys[2]),
+            "embedding": jax.random.normal(keys[0], (self.source_vocabulary, self.embedding_size)),
+            "encoder": self.encoder.init(keys[1], self.embedding_size),
+            "decoder": self.writer.init(keys[2]),
         }
 
     def encode(
+        self,
         params: Params,
         source: jax.Array,
         length: jax.Array,
@@ -114,16 +153,17 @@ def seq2seq(
         **settings: Any,
     ) -> Encoded:
         keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
-        inputs = drop(embedded(params["embedding"], source, length), dropout, keys[0])
-        found = encoder.apply(params["encoder"], inputs, length, key=keys[1], **settings)
-        return found._replace(features=drop(found.features, dropout, keys[2]))
+        inputs = drop(embedded(params["embedding"], source, length), self.dropout, keys[0])
+        found = self.encoder.apply(params["encoder"], inputs, length, key=keys[1], **settings)
+        return found._replace(features=drop(found.features, self.dropout, keys[2]))
 
     def begin(
-        params: Params, features: jax.Array, summary: jax.Array, length: jax.Array
+        self, params: Params, features: jax.Array, summary: jax.Array, length: jax.Array
     ) -> tuple[Source, State]:
-        return writer.begin(params["decoder"], summary, features, length)
+        return self.writer.begin(params["decoder"], summary, features, length)
 
     def scores(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -135,28 +175,37 @@ def seq2seq(
         if key is not None:
             reading, rest = jax.random.split(key)
             writing = jax.random.split(rest, len(batch.target))
-        encoded = encode(
+        encoded = self.encode(
             params, batch.source, batch.source_length, reading, probe=probe, solve=solve
         )
-        inputs, _, _ = shifted(batch.target, batch.target_length, end)
+        inputs, _, _ = shifted(batch.target, batch.target_length, self.end)
 
         def one(
-            features: jax.Array, summary: jax.Array, read: jax.Array,
-            tokens: jax.Array, written: jax.Array, key: jax.Array | None,
-        ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
-            source, state = begin(params, features, summary, read)
+            features: jax.Array,
+            summary: jax.Array,
+            read: jax.Array,
+            tokens: jax.Array,
+            written: jax.Array,
+            key: jax.Array | None,
+        ) -> tuple[jax.Array, jax.Array | None]:
+            source, state = self.begin(params, features, summary, read)
             nothing = jnp.zeros((tokens.shape[0], 0), summary.dtype)
-            return writer.scores(
+            return self.writer.scores(
                 params["decoder"], source, state, tokens, written + 1, nothing, key
             )
 
         found, weights = jax.vmap(one)(
-            encoded.features, encoded.summary, batch.source_length, inputs, batch.target_length,
+            encoded.features,
+            encoded.summary,
+            batch.source_length,
+            inputs,
+            batch.target_length,
             writing,
-        )  # fmt: skip
+        )
         return found, weights, encoded
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -165,28 +214,24 @@ def seq2seq(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        found, _, encoded = scores(params, batch, key=key, probe=probe, solve=solve)
-        mean, sums = target_sums(found, batch, end)
+        found, _, encoded = self.scores(params, batch, key=key, probe=probe, solve=solve)
+        mean, sums = target_sums(found, batch, self.end)
         return mean, Outcome(sums, encoded.info)
 
     def ready(
-        params: Params, source: jax.Array, length: jax.Array, max_length: int, **settings: Any
+        self, params: Params, source: jax.Array, length: jax.Array, max_length: int, **settings: Any
     ) -> tuple[Source, State]:
-        encoded = encode(params, source, length, **settings)
-        return jax.vmap(lambda *at: begin(params, *at))(encoded.features, encoded.summary, length)
+        encoded = self.encode(params, source, length, **settings)
+        return jax.vmap(lambda *at: self.begin(params, *at))(
+            encoded.features, encoded.summary, length
+        )
 
     def step(
-        params: Params, source: Source, state: State, token: jax.Array
+        self, params: Params, source: Source, state: State, token: jax.Array
     ) -> tuple[jax.Array, State]:
         nothing = jnp.zeros(0, source.context.dtype)
-        found, state = writer.step(params["decoder"], source, state, token, nothing)
+        found, state = self.writer.step(params["decoder"], source, state, token, nothing)
         return jax.nn.log_softmax(found), state
-
-    greedy, beam = searches(ready, step, end)
-    return Seq2Seq(
-        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, greedy, beam, encoder,
-        lambda params, batch: embedded(params["embedding"], batch.source, batch.source_length),
-    )  # fmt: skip
 
 
 def target_sums(scores: jax.Array, batch: Any, end: int) -> tuple[jax.Array, dict[str, jax.Array]]:

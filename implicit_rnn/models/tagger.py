@@ -81,9 +81,15 @@ def tagger(encoder: Encoder, input_size: int, labels: int, *, dropout: float = 0
         return mean, Outcome(sums, encoded.info, states=encoded.states)
 
     return Tagger(
-        init, loss, {"encoder": encoder.bounds}, encoder.solves, scores, predict, encoder,
+        init,
+        loss,
+        {"encoder": encoder.bounds},
+        encoder.solves,
+        scores,
+        predict,
+        encoder,
         lambda params, batch: batch.inputs,
-    )  # fmt: skip
+    )
 
 
 def softmax_scores(scores: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -105,76 +106,116 @@ def transformer(
     inner, outer = block or feed_forward(4 * width), aggregate or linear()
     end = target_vocabulary
 
-    def init(key: jax.Array) -> Params:
+    parts = _Attentive(
+        width=width,
+        source_vocabulary=source_vocabulary,
+        end=end,
+        inner=inner,
+        layers=layers,
+        outer=outer,
+        heads=heads,
+        dropout=dropout,
+        smoothing=smoothing,
+    )
+    return Transformer(
+        parts.init, parts.loss, parts.scores, *searches(parts.begin, parts.step, end)
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Attentive:
+    """What a Transformer does."""
+
+    width: int
+    source_vocabulary: int
+    end: int
+    inner: Block
+    layers: int
+    outer: Block
+    heads: int
+    dropout: float
+    smoothing: float
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 4)
         tables = [
-            width**-0.5 * jax.random.normal(k, (count, width))
-            for k, count in zip(keys[:2], (source_vocabulary, end + 1), strict=True)
+            self.width**-0.5 * jax.random.normal(k, (count, self.width))
+            for k, count in zip(keys[:2], (self.source_vocabulary, self.end + 1), strict=True)
         ]
         return {
             "source": tables[0],
             "target": tables[1],
-            "encoder": init_stack(keys[2], ["attend"]),
-            "decoder": init_stack(keys[3], ["attend", "look"]),
+            "encoder": self.init_stack(keys[2], ["attend"]),
+            "decoder": self.init_stack(keys[3], ["attend", "look"]),
         }
 
-    def init_stack(key: jax.Array, attentions: list[str]) -> Params:
+    def init_stack(self, key: jax.Array, attentions: list[str]) -> Params:
         def one(key: jax.Array) -> Params:
             keys = jax.random.split(key, len(attentions) + 1)
-            params = {name: init_attention(k) for name, k in zip(attentions, keys[1:], strict=True)}
-            return params | {"block": {"norm": init_norm(), "own": inner.init(keys[0], width)}}
+            params = {
+                name: self.init_attention(k) for name, k in zip(attentions, keys[1:], strict=True)
+            }
+            return params | {
+                "block": {"norm": self.init_norm(), "own": self.inner.init(keys[0], self.width)}
+            }
 
-        return {"layers": [one(k) for k in jax.random.split(key, layers)], "norm": init_norm()}
-
-    def init_attention(key: jax.Array) -> Params:
-        keys = jax.random.split(key, 3)
         return {
-            "norm": init_norm(),
-            "query": init_read(keys[0], width, width),
-            "memory": init_read(keys[1], width, 2 * width),
-            "aggregate": outer.init(keys[2], width),
+            "layers": [one(k) for k in jax.random.split(key, self.layers)],
+            "norm": self.init_norm(),
         }
 
-    def init_norm() -> Params:
-        return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+    def init_attention(self, key: jax.Array) -> Params:
+        keys = jax.random.split(key, 3)
+        return {
+            "norm": self.init_norm(),
+            "query": init_read(keys[0], self.width, self.width),
+            "memory": init_read(keys[1], self.width, 2 * self.width),
+            "aggregate": self.outer.init(keys[2], self.width),
+        }
 
-    def remember(params: Params, x: jax.Array) -> Memory:
+    def init_norm(self) -> Params:
+        return {"scale": jnp.ones(self.width), "bias": jnp.zeros(self.width)}
+
+    def remember(self, params: Params, x: jax.Array) -> Memory:
         """Keys and values of steps `[time, width]`."""
-        both = read(params["memory"], x).reshape(x.shape[0], 2, heads, -1)
+        both = read(params["memory"], x).reshape(x.shape[0], 2, self.heads, -1)
         return Memory(both[:, 0], both[:, 1])
 
-    def attend(params: Params, x: jax.Array, memory: Memory, mask: jax.Array) -> jax.Array:
+    def attend(self, params: Params, x: jax.Array, memory: Memory, mask: jax.Array) -> jax.Array:
         """What steps `[time, width]` find in a memory; the mask is `[time, memory time]`."""
-        query = read(params["query"], x).reshape(x.shape[0], heads, -1)
+        query = read(params["query"], x).reshape(x.shape[0], self.heads, -1)
         found = dot_product_attention(query, memory.keys, memory.values, mask=mask[None])
-        return outer.apply(params["aggregate"], found.reshape(x.shape))
+        return self.outer.apply(params["aggregate"], found.reshape(x.shape))
 
-    def place(tokens: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+    def place(self, tokens: jax.Array, first: jax.Array | int = 0) -> jax.Array:
         """Embedded tokens `[time, width]` with their positions."""
-        return tokens * width**0.5 + positions(first + jnp.arange(len(tokens)), width)
+        return tokens * self.width**0.5 + positions(first + jnp.arange(len(tokens)), self.width)
 
     def encode(
-        params: Params, source: jax.Array, length: jax.Array, key: jax.Array | None
+        self, params: Params, source: jax.Array, length: jax.Array, key: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Features `[time, width]` of one embedded source, and which of them count."""
         draw = _drawer(key)
         inside = jnp.arange(source.shape[0]) < length
-        x = drop(jnp.where(inside[:, None], place(source), 0), dropout, draw())
+        x = drop(jnp.where(inside[:, None], self.place(source), 0), self.dropout, draw())
         for own in params["layers"]:
             near = normalise(own["attend"]["norm"], x)
-            found = attend(own["attend"], near, remember(own["attend"], near), inside[None])
-            x = x + drop(found, dropout, draw())
-            x = x + drop(apply_block(own["block"], x), dropout, draw())
+            found = self.attend(
+                own["attend"], near, self.remember(own["attend"], near), inside[None]
+            )
+            x = x + drop(found, self.dropout, draw())
+            x = x + drop(self.apply_block(own["block"], x), self.dropout, draw())
         # What is past the length is nobody's: a source without steps looks alike however padded.
         return jnp.where(inside[:, None], normalise(params["norm"], x), 0), inside
 
-    def apply_block(params: Params, x: jax.Array) -> jax.Array:
-        return inner.apply(params["own"], normalise(params["norm"], x))
+    def apply_block(self, params: Params, x: jax.Array) -> jax.Array:
+        return self.inner.apply(params["own"], normalise(params["norm"], x))
 
-    def look_at(params: Params, features: jax.Array, inside: jax.Array) -> Seen:
-        return Seen([remember(own["look"], features) for own in params["layers"]], inside)
+    def look_at(self, params: Params, features: jax.Array, inside: jax.Array) -> Seen:
+        return Seen([self.remember(own["look"], features) for own in params["layers"]], inside)
 
     def write(
+        self,
         params: Params,
         x: jax.Array,
         seen: Seen,
@@ -184,19 +225,19 @@ def transformer(
     ) -> jax.Array:
         """Features of steps `[time, width]`, where `past` adds earlier steps to a layer's own."""
         draw = _drawer(key)
-        x = drop(x, dropout, draw())
+        x = drop(x, self.dropout, draw())
         for number, own in enumerate(params["layers"]):
             near = normalise(own["attend"]["norm"], x)
-            memory = past(number, remember(own["attend"], near))
-            x = x + drop(attend(own["attend"], near, memory, mask), dropout, draw())
+            memory = past(number, self.remember(own["attend"], near))
+            x = x + drop(self.attend(own["attend"], near, memory, mask), self.dropout, draw())
             near = normalise(own["look"]["norm"], x)
-            found = attend(own["look"], near, seen.memories[number], seen.mask[None])
-            x = x + drop(found, dropout, draw())
-            x = x + drop(apply_block(own["block"], x), dropout, draw())
+            found = self.attend(own["look"], near, seen.memories[number], seen.mask[None])
+            x = x + drop(found, self.dropout, draw())
+            x = x + drop(self.apply_block(own["block"], x), self.dropout, draw())
         return normalise(params["norm"], x)
 
-    def scores(params: Params, batch: Any, *, key: jax.Array | None = None) -> jax.Array:
-        inputs, _, _ = shifted(batch.target, batch.target_length, end)
+    def scores(self, params: Params, batch: Any, *, key: jax.Array | None = None) -> jax.Array:
+        inputs, _, _ = shifted(batch.target, batch.target_length, self.end)
         source = embedded(params["source"], batch.source, batch.source_length)
         target = jnp.asarray(params["target"])[inputs]
         causal = jnp.tri(inputs.shape[1], dtype=bool)
@@ -205,9 +246,11 @@ def transformer(
             source: jax.Array, length: jax.Array, target: jax.Array, key: jax.Array | None
         ) -> jax.Array:
             keys = (None, None) if key is None else jax.random.split(key)
-            seen = look_at(params["decoder"], *encode(params["encoder"], source, length, keys[0]))
-            return write(
-                params["decoder"], place(target), seen, lambda _, own: own, causal, keys[1]
+            seen = self.look_at(
+                params["decoder"], *self.encode(params["encoder"], source, length, keys[0])
+            )
+            return self.write(
+                params["decoder"], self.place(target), seen, lambda _, own: own, causal, keys[1]
             )
 
         keys = None if key is None else jax.random.split(key, len(inputs))
@@ -215,6 +258,7 @@ def transformer(
         return product(features, jnp.asarray(params["target"]).T)
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -223,16 +267,17 @@ def transformer(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        found = scores(params, batch, key=key)
-        mean, sums = target_sums(found, batch, end)
-        if smoothing and key is not None:
-            _, _, mask = shifted(batch.target, batch.target_length, end)
+        found = self.scores(params, batch, key=key)
+        mean, sums = target_sums(found, batch, self.end)
+        if self.smoothing and key is not None:
+            _, _, mask = shifted(batch.target, batch.target_length, self.end)
             even = jax.nn.logsumexp(found, axis=-1) - jnp.mean(found, axis=-1)
             even = jnp.sum(jnp.where(mask, even, 0)) / jnp.maximum(jnp.sum(mask), 1)
-            mean = (1 - smoothing) * mean + smoothing * even
+            mean = (1 - self.smoothing) * mean + self.smoothing * even
         return mean, Outcome(sums)
 
     def begin(
+        self,
         params: Params,
         source: jax.Array,
         length: jax.Array,
@@ -241,14 +286,16 @@ def transformer(
         solve: Mapping[str, Any] = NO_SETTINGS,
     ) -> tuple[Seen, Written]:
         def one(source: jax.Array, length: jax.Array) -> tuple[Seen, Written]:
-            seen = look_at(params["decoder"], *encode(params["encoder"], source, length, None))
-            empty = jnp.zeros((max_length, heads, width // heads), source.dtype)
-            return seen, Written([Memory(empty, empty)] * layers, jnp.zeros((), int))
+            seen = self.look_at(
+                params["decoder"], *self.encode(params["encoder"], source, length, None)
+            )
+            empty = jnp.zeros((max_length, self.heads, self.width // self.heads), source.dtype)
+            return seen, Written([Memory(empty, empty)] * self.layers, jnp.zeros((), int))
 
         return jax.vmap(one)(embedded(params["source"], source, length), length)
 
     def step(
-        params: Params, seen: Seen, written: Written, token: jax.Array
+        self, params: Params, seen: Seen, written: Written, token: jax.Array
     ) -> tuple[jax.Array, Written]:
         memories: list[Memory] = []
 
@@ -262,11 +309,9 @@ def transformer(
         table = jnp.asarray(params["target"])
         room = written.memories[0].keys.shape[0]
         mask = (jnp.arange(room) <= written.steps)[None]
-        x = place(table[token][None], written.steps)
-        features = write(params["decoder"], x, seen, past, mask)
+        x = self.place(table[token][None], written.steps)
+        features = self.write(params["decoder"], x, seen, past, mask)
         return jax.nn.log_softmax(features[0] @ table.T), Written(memories, written.steps + 1)
-
-    return Transformer(init, loss, scores, *searches(begin, step, end))
 
 
 def positions(places: jax.Array, width: int) -> jax.Array:

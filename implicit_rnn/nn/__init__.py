@@ -8,14 +8,18 @@ cell, `{"cell/gates": (None, "model")}`. They become the metadata that flax's ow
 (`jax.set_mesh(mesh)`), unless `nnx.use_eager_sharding(False)`.
 """
 
+from implicit_rnn.nn.batch import Ends, Solved, Unrolled
 from implicit_rnn.nn.linen import LinenBidirectional, LinenImplicit, LinenRecurrent
 from implicit_rnn.nn.nnx import Bidirectional, Implicit, Recurrent
 
 __all__ = [
     "Bidirectional",
+    "Ends",
     "Implicit",
     "LinenBidirectional",
     "LinenImplicit",
     "LinenRecurrent",
     "Recurrent",
+    "Solved",
+    "Unrolled",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax
 import jax
@@ -16,6 +16,28 @@ from solvers import Info
 
 Partition = Mapping[str, tuple[str | None, ...]]
 NONE: Any = flax.core.FrozenDict()
+
+
+# Pairs with names, all the way down: in a plain tuple `nnx.tabulate` cannot show a named one.
+class Solved(NamedTuple):
+    """What a solved layer gives: outputs `[batch, time, ...]`, and the report on the solves."""
+
+    outputs: jax.Array
+    info: Info
+
+
+class Unrolled(NamedTuple):
+    """What a causal layer gives: outputs `[batch, time, ...]`, and the last states."""
+
+    outputs: jax.Array
+    state: Any
+
+
+class Ends(NamedTuple):
+    """The last states of two cells that run from either end."""
+
+    forward: State
+    backward: State
 
 
 def named(
@@ -75,9 +97,9 @@ def solved(
     length: jax.Array | None,
     settings: Mapping,
     **given: Any,
-) -> tuple[jax.Array, Info]:
+) -> Solved:
     states, info = implicit_batch(cell, params, xs, length=length, **settings, **given)
-    return cell.output(states), info
+    return Solved(cell.output(states), info)
 
 
 def unrolled(
@@ -87,7 +109,7 @@ def unrolled(
     length: jax.Array | None,
     state: State | None,
     settings: Mapping,
-) -> tuple[jax.Array, State]:
+) -> Unrolled:
     return _each(
         lambda x, n, s: unroll(cell, params, x, length=n, state=s, **settings), xs, length, state
     )
@@ -101,13 +123,14 @@ def both_ways(
     length: jax.Array | None,
     state: tuple[State, State] | None,
     settings: Mapping,
-) -> tuple[jax.Array, tuple[State, State]]:
+) -> Unrolled:
     pair = params["forward"], params["backward"]
 
     def run(x: jax.Array, n: jax.Array, s: tuple | None) -> tuple:
         return bidirectional(fwd_cell, bwd_cell, pair, x, length=n, state=s, **settings)
 
-    return _each(run, xs, length, state)
+    outputs, states = _each(run, xs, length, state)
+    return Unrolled(outputs, Ends(*states))
 
 
 def init_both(fwd_cell: Cell, bwd_cell: Cell, key: jax.Array, input_size: int) -> Params:
@@ -117,11 +140,11 @@ def init_both(fwd_cell: Cell, bwd_cell: Cell, key: jax.Array, input_size: int) -
 
 def _each(
     run: Callable[..., tuple], xs: jax.Array, length: jax.Array | None, state: Any
-) -> tuple[jax.Array, Any]:
+) -> Unrolled:
     """`run(inputs, length, state)` for every sequence of a batch."""
     if xs.ndim != 3:
         raise ValueError(f"xs must be a batch [batch, time, features], got shape {xs.shape}")
     length = jnp.full(xs.shape[0], xs.shape[1]) if length is None else jnp.asarray(length)
     if length.shape != xs.shape[:1]:
         raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
-    return jax.vmap(run)(xs, length, state)
+    return Unrolled(*jax.vmap(run)(xs, length, state))

@@ -12,6 +12,8 @@ from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.nn.batch import (
     NONE,
     Partition,
+    Solved,
+    Unrolled,
     both_ways,
     check_solved,
     init_both,
@@ -58,7 +60,7 @@ class LinenImplicit(_LinenCellLayer):
         start: State | str | None = None,
         probe: Info | None = None,
         key: jax.Array | None = None,
-    ) -> tuple[jax.Array, Info]:
+    ) -> Solved:
         """Solves a batch.
 
         Args:
@@ -80,7 +82,7 @@ class LinenRecurrent(_LinenCellLayer):
     @flax.linen.compact
     def __call__(
         self, xs: jax.Array, length: jax.Array | None = None, state: State | None = None
-    ) -> tuple[jax.Array, State]:
+    ) -> Unrolled:
         """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
         params = self._values(self.cell.init, xs, self.partition)
         return unrolled(self.cell, params, xs, length, state, self.settings)
@@ -100,7 +102,7 @@ class LinenBidirectional(_LinenLayer):
         xs: jax.Array,
         length: jax.Array | None = None,
         state: tuple[State, State] | None = None,
-    ) -> tuple[jax.Array, tuple[State, State]]:
+    ) -> Unrolled:
         """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
         both = self.fwd_cell, self.bwd_cell
         params = self._values(lambda *at: init_both(*both, *at), xs, self.partition)

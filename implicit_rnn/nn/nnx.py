@@ -11,6 +11,8 @@ from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.nn.batch import (
     NONE,
     Partition,
+    Solved,
+    Unrolled,
     both_ways,
     check_solved,
     check_unrolled,
@@ -89,7 +91,7 @@ class Implicit(_CellLayer):
         start: State | str | None = None,
         probe: Info | None = None,
         key: jax.Array | None = None,
-    ) -> tuple[jax.Array, Info]:
+    ) -> Solved:
         """Solves a batch.
 
         Args:
@@ -127,7 +129,7 @@ class Recurrent(_CellLayer):
 
     def __call__(
         self, xs: jax.Array, length: jax.Array | None = None, state: State | None = None
-    ) -> tuple[jax.Array, State]:
+    ) -> Unrolled:
         """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
         return unrolled(self.cell, self.values(), xs, length, state, self.settings)
 
@@ -164,7 +166,7 @@ class Bidirectional(_Layer):
         xs: jax.Array,
         length: jax.Array | None = None,
         state: tuple[State, State] | None = None,
-    ) -> tuple[jax.Array, tuple[State, State]]:
+    ) -> Unrolled:
         """Runs a batch: `xs` `[batch, time, input_size]`, `length` and all of `state` `[batch]`."""
         both = self.fwd_cell, self.bwd_cell
         return both_ways(*both, self.values(), xs, length, state, self.settings)

@@ -224,4 +224,4 @@ def _causal(cell: Cell, equation: Equation, reverse: bool) -> State:
     edge = equation.after if reverse else equation.before
     return masked_scan(
         cell.causal_step, equation.params, equation.xi, edge, equation.length, reverse
-    )[0]  # fmt: skip
+    )[0]

@@ -60,9 +60,17 @@ def equilibrium(
     xi = jax.tree.map(lambda leaf: leaf[0], cell.project(params, x[None]))
     passing = "implicit" if isinstance(adjoint, str) and adjoint == "auto" else adjoint
     return solvers.fixed_point(
-        step, (params, xi), start, method=method, adjoint=passing, rtol=rtol, atol=atol,
-        max_steps=max_steps, probe=probe, trace=trace,
-    )  # fmt: skip
+        step,
+        (params, xi),
+        start,
+        method=method,
+        adjoint=passing,
+        rtol=rtol,
+        atol=atol,
+        max_steps=max_steps,
+        probe=probe,
+        trace=trace,
+    )
 
 
 def learning_rule(

@@ -55,9 +55,7 @@ def grid(
     for cell, own, (axis, reverse) in zip(cells, params, _DIRECTIONS.values(), strict=True):
         length = (rows, columns)[axis]
 
-        def line(
-            xs: jax.Array, cell=cell, own=own, length=length, reverse=reverse
-        ) -> jax.Array:  # fmt: skip
+        def line(xs: jax.Array, cell=cell, own=own, length=length, reverse=reverse) -> jax.Array:
             return unroll(cell, own, xs, length=length, reverse=reverse)[0]
 
         across = 1 - axis

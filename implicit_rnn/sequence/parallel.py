@@ -140,9 +140,9 @@ def _sweep(cell: Cell, unravel: Callable, jacobian: str) -> Callable:
         return ravel_pytree(cell.split_step(params, xi, unravel(state))[1])[0]
 
     def block(params: Params, xi: Any, state: jax.Array) -> jax.Array:
-        return jax.jacfwd(
-            lambda state: ravel_pytree(cell.step(params, xi, unravel(state)))[0]
-        )(state)  # fmt: skip
+        return jax.jacfwd(lambda state: ravel_pytree(cell.step(params, xi, unravel(state)))[0])(
+            state
+        )
 
     def diagonal(params: Params, xi: Any, state: jax.Array) -> jax.Array:
         return jnp.diagonal(block(params, xi, state))

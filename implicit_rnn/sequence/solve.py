@@ -136,9 +136,7 @@ def implicit_batch(
     length = jnp.full(xs.shape[0], xs.shape[1]) if length is None else jnp.asarray(length)
     if length.shape != xs.shape[:1]:
         raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
-    tolerances: dict[str, Any] = {
-        "rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe,
-    }  # fmt: skip
+    tolerances = {"rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe}
     inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
     xs = jnp.where(inside, xs, 0)
     finite = jnp.all(jnp.isfinite(xs), axis=(1, 2))
@@ -148,20 +146,41 @@ def implicit_batch(
             cell, params, xs, length, start, method, adjoint, levels, tolerances, key
         )
     else:
-        sweeps, newton, backward = _lockstep_settings(method, adjoint, max_steps)
-        equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), length)
-        if start is not None and not isinstance(start, str):
-            start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
-        states, info = solvers.lockstep(
-            equation_sweep(cell), equation, start_states(cell, equation, start, key),
-            in_axes=Equation(None, 1, None, None, 0),  # type: ignore[arg-type]
-            backward=backward, rescue=newton, accelerated=accelerated, free_sweeps=free_sweeps,
-            **{**tolerances, "max_steps": sweeps},
-        )  # fmt: skip
-        states = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), states)
+        how = {"accelerated": accelerated, "free_sweeps": free_sweeps, **tolerances}
+        states, info = _implicit_together(
+            cell, params, xs, length, start, method, adjoint, key, how
+        )
     states = jax.tree.map(lambda leaf: jnp.where(finite[:, None, None], leaf, 0), states)
     bad = jnp.int32(solvers.Status.NONFINITE)
     return states, info._replace(status=jnp.where(finite, info.status, bad))
+
+
+def _implicit_together(
+    cell: Cell,
+    params: Params,
+    xs: jax.Array,
+    length: jax.Array,
+    start: str | State | None,
+    method: Any,
+    adjoint: Any,
+    key: jax.Array | None,
+    how: dict[str, Any],
+) -> tuple[State, Info]:
+    """The whole batch swept together, time first."""
+    sweeps, newton, backward = _lockstep_settings(method, adjoint, how["max_steps"])
+    equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), length)
+    if start is not None and not isinstance(start, str):
+        start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
+    states, info = solvers.lockstep(
+        equation_sweep(cell),
+        equation,
+        start_states(cell, equation, start, key),
+        in_axes=Equation(None, 1, None, None, 0),  # type: ignore[arg-type]
+        backward=backward,
+        rescue=newton,
+        **how | {"max_steps": sweeps},
+    )
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), states), info
 
 
 def _lockstep_settings(
@@ -211,13 +230,21 @@ def _implicit_compacted(
         adjoint = banded_adjoint(cell, cascade=False)
     if isinstance(adjoint, solvers.Sweeps):
         adjoint = banded_adjoint(
-            cell, rtol=adjoint.rtol, steps=adjoint.steps, cascade=False,
+            cell,
+            rtol=adjoint.rtol,
+            steps=adjoint.steps,
+            cascade=False,
             on_failure=adjoint.on_failure,
-        )  # fmt: skip
+        )
     return solvers.compacted(
-        equation_map(cell), equation, states, in_axes=axes, levels=levels,
-        **tolerances, **_settings(cell, method, adjoint),
-    )  # fmt: skip
+        equation_map(cell),
+        equation,
+        states,
+        in_axes=axes,
+        levels=levels,
+        **tolerances,
+        **_settings(cell, method, adjoint),
+    )
 
 
 def switch(

@@ -166,6 +166,10 @@ def _require_room(folder: Path, state: Any) -> None:
     leaves = jax.tree.leaves(state)
     # Orbax writes arrays twice before it drops the first copy, and keeps notes of each.
     size = 2 * sum(leaf.nbytes for leaf in leaves) + 2048 * len(leaves) + 2**16
+    if not hasattr(os, "posix_fallocate"):  # Windows
+        if shutil.disk_usage(folder).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        return
     path = folder / f"room.{os.getpid()}.tmp"
     try:
         with open(path, "wb") as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -16,6 +15,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from implicit_rnn.training.files import (
     FolderError,
@@ -29,13 +30,15 @@ from implicit_rnn.training.files import (
 from implicit_rnn.training.tables import dump
 
 PACKAGES = ("implicit-rnn", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+# The lock itself, and who has it: some systems let nobody read a file that is locked.
+LOCKS = ("lock", "lock.holder")
 
 
 class Hold:
     """A folder that this process holds; another host whose locks are not ours may still take it.
 
     Args:
-      path: the lock.
+      path: the file that names the holder.
       mark: what this process has written there.
     """
 
@@ -44,10 +47,7 @@ class Hold:
 
     def check(self) -> None:
         """Refuses to go on in a folder that another process has taken since; before every write."""
-        try:
-            holder = self._path.read_text("utf-8", "replace").strip()
-        except FileNotFoundError:
-            holder = ""
+        holder = _read(self._path)
         if holder != self._mark:
             raise FolderError(
                 f"{self._path.parent} has been taken by another run ({_words(holder)}): this one "
@@ -62,26 +62,32 @@ def locked(folder: Path) -> Iterator[Hold]:
         raise FolderError(f"{folder} is a file: name a folder (--output)")
     folder.mkdir(parents=True, exist_ok=True)
     mark = f"{os.getpid()} {socket.gethostname()} {secrets.token_hex(4)}"
-    with open(folder / "lock", "a+", encoding="utf-8", errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise FolderError(
-                f"{folder} is in use by another run ({_words(file.read())}): wait for it, "
-                "or choose another folder (--output)"
-            ) from None
-        file.truncate(0)
-        file.write(mark)
-        file.flush()
+    lock, holder = (folder / name for name in LOCKS)
+    try:
+        held = filelock.FileLock(lock).acquire(blocking=False)
+    except filelock.Timeout:
+        raise FolderError(
+            f"{folder} is in use by another run ({_words(_read(holder))}): wait for it, "
+            "or choose another folder (--output)"
+        ) from None
+    with held:
+        holder.write_text(mark, "utf-8")
         for path in folder.glob("*.tmp"):  # what a kill in the middle of a write has left
             path.unlink(missing_ok=True)
-        yield Hold(folder / "lock", mark)
+        yield Hold(holder, mark)
+
+
+def _read(holder: Path) -> str:
+    """What a file of a holder says; nothing if it is not there."""
+    try:
+        return holder.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _words(mark: str) -> str:
     """Who a mark is of."""
-    number, _, rest = mark.strip().partition(" ")
+    number, _, rest = mark.partition(" ")
     return f"process {number or 'unknown'}" + (f" on {rest.split()[0]}" if rest.split() else "")
 
 

@@ -104,10 +104,15 @@ def train(
             if dataclasses.is_dataclass(value) and not isinstance(value, type)
         }
     return run(
-        parts, Path(folder), configuration=configuration, resume=resume,
+        parts,
+        Path(folder),
+        configuration=configuration,
+        resume=resume,
         hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
-        command=command, name=name, console=console,
-    )  # fmt: skip
+        command=command,
+        name=name,
+        console=console,
+    )
 
 
 def run(

@@ -121,10 +121,17 @@ def trainer(
         return float(known[0]) if known else None
 
     return Trainer(
-        lambda: start(seed), lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
-        program.evaluator(), program.usable, rate, program.loss, program.begin, task, model,
+        lambda: start(seed),
+        lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
+        program.evaluator(),
+        program.usable,
+        rate,
+        program.loss,
+        program.begin,
+        task,
+        model,
         settings,
-    )  # fmt: skip
+    )
 
 
 class _Program(NamedTuple):
@@ -169,9 +176,11 @@ class _Program(NamedTuple):
 
         def objective(params: Any, probe: Info | None) -> tuple[jax.Array, Outcome]:
             return self.model.loss(
-                self.recipe.usable(params, self.bounds), batch, key=key,
+                self.recipe.usable(params, self.bounds),
+                batch,
+                key=key,
                 **self.given(state, probe, start),
-            )  # fmt: skip
+            )
 
         (loss, outcome), (gradient, seen) = jax.value_and_grad(objective, (0, 1), has_aux=True)(
             state.params, probe
@@ -201,9 +210,10 @@ class _Program(NamedTuple):
                 lambda leaf, new: leaf.at[numbers, : new.shape[1]].set(
                     jnp.where(taken, new, jnp.nan)
                 ),
-                state.memory, outcome.states if self.recipe.warm else None,
+                state.memory,
+                outcome.states if self.recipe.warm else None,
             ),
-        )  # fmt: skip
+        )
 
     def loss(self, state: State, batch: Any) -> tuple[jax.Array, Outcome, Any]:
         def objective(params: Any) -> tuple[jax.Array, Outcome]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.training.folder import LOCKS
 from tests.implicit_rnn.experiments.problems import without_times
 
 
@@ -27,7 +28,7 @@ def files(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and path.name != "lock"
+        if path.is_file() and path.name not in LOCKS
     }
 
 

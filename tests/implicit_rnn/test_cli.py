@@ -16,6 +16,7 @@ from implicit_rnn.cli import main
 from implicit_rnn.experiments import configurations, demo
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import MODELS, TASKS
+from implicit_rnn.training.folder import LOCKS
 from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT
 
@@ -115,7 +116,7 @@ def test_an_experiment_from_the_command_line(tmp_path: Path, capsys: pytest.Capt
     assert "paper's error" in printed
     assert "0.1234" in printed
     for path in output.rglob("*"):
-        if path.is_file() and "checkpoints" not in path.parts and path.name != "lock":
+        if path.is_file() and "checkpoints" not in path.parts and path.name not in LOCKS:
             assert path.name in printed
     figures = {path.name for path in (output / "plots").iterdir()}
     assert figures == {

@@ -1,4 +1,9 @@
-"""Data sets listed, fetched and verified: what `implicit-rnn data` does."""
+"""Data sets listed, fetched and verified: what `implicit-rnn data` does.
+
+The downloads are our own. `pooch` compares checksums as well, but it begins anew after a connection
+that was cut, where one of some hundred megabytes should go on, and takes whatever a server sends
+before it looks at it, where more than the size that is known should end the download.
+"""
 
 from __future__ import annotations
 

@@ -42,14 +42,18 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
         return []
     return [
         plots.curves(
-            mean_curves(groups, "loss"), output / "plots" / "training_loss.png",
-            "Loss of the labels that are learnt from", ("updates", "nats a label"),
+            mean_curves(groups, "loss"),
+            output / "plots" / "training_loss.png",
+            "Loss of the labels that are learnt from",
+            ("updates", "nats a label"),
         ),
         plots.panels(
-            {"": moved}, output / "plots" / "settling.png", "How the trained networks settle",
+            {"": moved},
+            output / "plots" / "settling.png",
+            "How the trained networks settle",
             ("propagation steps", "relative change of all states"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def settling(trainer: Trainer, state: State, config: Config) -> np.ndarray:

@@ -150,17 +150,20 @@ def graph_task(graph: Graph, split: Mapping[str, np.ndarray], **details: Any) ->
     """
     _check_numbers(graph.edges, graph.labels, graph.classes, "graph")
     # On the device once and for all: updates pass them on, and no program holds them as constants.
-    inputs, edges, labels = jax.device_put((graph.inputs[None], graph.edges[None],
-                                            graph.labels[None]))  # fmt: skip
+    inputs, edges, labels = jax.device_put(
+        (graph.inputs[None], graph.edges[None], graph.labels[None])
+    )
 
     def source(members: np.ndarray) -> Source:
         mask = np.zeros((1, len(graph.labels)), bool)
         mask[0, members] = True
         batch = GraphBatch(inputs, edges, labels, jax.device_put(mask))
         return Source(
-            lambda size, buckets, rng: [np.array([0])], lambda entry: batch, lambda entry: entry,
+            lambda size, buckets, rng: [np.array([0])],
+            lambda entry: batch,
+            lambda entry: entry,
             mask.shape,
-        )  # fmt: skip
+        )
 
     return Task(
         "graph",

@@ -9,12 +9,19 @@ from implicit_rnn.experiments.task import Task
 
 
 def graph(
-    task: Task, *, hidden: int | None = None, rule: str = "neumann", truncation: int = 5,
-    uniform: bool = False, steps: int = 100, tolerance: float = 1e-3,
+    task: Task,
+    *,
+    hidden: int | None = None,
+    rule: str = "neumann",
+    truncation: int = 5,
+    uniform: bool = False,
+    steps: int = 100,
+    tolerance: float = 1e-3,
     inputs: Literal["every_step", "initial"] = "every_step",
-    normalise: Literal["none", "mean", "symmetric"] = "symmetric", coupling: float = 0.95,
+    normalise: Literal["none", "mean", "symmetric"] = "symmetric",
+    coupling: float = 0.95,
     dropout: float = 0.0,
-) -> models.GraphNetwork:  # fmt: skip
+) -> models.GraphNetwork:
     """A label for every node: a gated graph network at its equilibrium.
 
     Args:
@@ -24,10 +31,19 @@ def graph(
     """
     sizes = task.sizes
     return models.graph_network(
-        sizes["input_size"], sizes["labels"], hidden or sizes["input_size"], rule=rule,
-        truncation=truncation, uniform=uniform, steps=steps, tolerance=tolerance, inputs=inputs,
-        normalise=normalise, coupling=coupling, dropout=dropout,
-    )  # fmt: skip
+        sizes["input_size"],
+        sizes["labels"],
+        hidden or sizes["input_size"],
+        rule=rule,
+        truncation=truncation,
+        uniform=uniform,
+        steps=steps,
+        tolerance=tolerance,
+        inputs=inputs,
+        normalise=normalise,
+        coupling=coupling,
+        dropout=dropout,
+    )
 
 
 def logistic_regression(task: Task, *, dropout: float = 0.0) -> models.LogisticRegression:

@@ -85,9 +85,12 @@ def read_citations(path: Path, classes: int) -> tuple[Graph, dict[str, np.ndarra
     """
     found = read_arrays(path, _ARRAYS)
     graph = checked_graph(
-        _dense(path, *(found[name] for name in _ARRAYS[:4])), found["edges"], found["labels"],
-        classes, where=str(path),
-    )  # fmt: skip
+        _dense(path, *(found[name] for name in _ARRAYS[:4])),
+        found["edges"],
+        found["labels"],
+        classes,
+        where=str(path),
+    )
     split = {name: found[array] for name, array in _SPLIT.items()}
     for name, array in _SPLIT.items():
         if split[name].ndim != 1 or split[name].dtype.kind not in "iu" or not split[name].size:

@@ -74,15 +74,19 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
     plotted = output / "plots"
     return [
         plots.panels(
-            curves, plotted / "memory.png", "How far outputs are from the images that are stored",
+            curves,
+            plotted / "memory.png",
+            "How far outputs are from the images that are stored",
             ("updates", "mean distance of a pixel"),
         ),
         plots.panels(
-            {"": moved}, plotted / "settling.png", "How the trained network settles",
+            {"": moved},
+            plotted / "settling.png",
+            "How the trained network settles",
             ("step", "change of the state"),
         ),
         plots.gallery(images, plotted / "recalled.png", "What is recalled from part of the ink"),
-    ]  # fmt: skip
+    ]
 
 
 def recall(model: Hopfield, params: Params, observed: np.ndarray, steps: int) -> Recalled:

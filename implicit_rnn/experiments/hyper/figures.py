@@ -16,14 +16,8 @@ from jax.flatten_util import ravel_pytree
 
 from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.config import Config
-from implicit_rnn.experiments.hyper.model import (
-    PARTS,
-    HyperOptimiser,
-    Training,
-    descend,
-    from_names,
-    hyper_optimiser,
-)
+from implicit_rnn.experiments.hyper.descent import PARTS, Training, descend, from_names
+from implicit_rnn.experiments.hyper.model import HyperOptimiser, hyper_optimiser
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.experiments.runs import configuration
 from implicit_rnn.experiments.task import Task
@@ -68,13 +62,17 @@ def draw(output: Path, folders: list[Path]) -> list[Path]:
                 name: {run.name: _columns(run.rows, "update", "loss") for run in runs}
                 for name, runs in groups.items()
             },
-            plotted / "meta_loss.png", "Meta-loss", ("meta-step", "loss after training"),
+            plotted / "meta_loss.png",
+            "Meta-loss",
+            ("meta-step", "loss after training"),
         ),
         plots.panels(
-            last, plotted / "training_loss.png", "Training with the hyperparameters of the end",
+            last,
+            plotted / "training_loss.png",
+            "Training with the hyperparameters of the end",
             ("step", "loss"),
         ),
-    ]  # fmt: skip
+    ]
     for name, runs in groups.items():
         stem = "" if len(groups) == 1 else "_" + name.replace(",", "").replace(" ", "_")
         written.append(_rates(runs, plotted / f"rates{stem}.png", name))

@@ -24,31 +24,32 @@ steps would go on.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 
 import solvers
 from implicit_rnn.cells.base import Params
+from implicit_rnn.experiments.hyper.descent import (
+    PARTS,
+    Training,
+    by_name,
+    change,
+    descend,
+    examples,
+    scores,
+    step,
+    values,
+)
 from implicit_rnn.experiments.task import Task
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, label_sums, layer_probe, stacked
 from implicit_rnn.sequence.equilibrium import RULES, learning_rule
 from solvers import Info
-
-PARTS = ("weights", "biases")
-Layers = list[dict[str, jax.Array]]  # `weights` [in, out] and `biases` [out] of every layer
-
-
-class Training(NamedTuple):
-    """The state of an inner training."""
-
-    weights: Layers
-    velocity: Layers
 
 
 class HyperOptimiser(NamedTuple):
@@ -124,50 +125,100 @@ def hyper_optimiser(
     widths = (task.sizes["input_size"], *hidden, task.sizes["labels"])
     unrolled = rule in ("bptt", "tbptt")
 
-    def init(key: jax.Array) -> Params:
-        first = {"rate": math.log(rate), "momentum": math.log(momentum / (1 - momentum))}
-        if decay:
-            first["decay"] = math.log(decay)
-        layers = len(widths) - 1
+    parts = _Trainings(
+        rate=rate,
+        momentum=momentum,
+        decay=decay,
+        widths=widths,
+        seed=seed,
+        scale=scale,
+        truncation=truncation,
+        rule=rule,
+        unrolled=unrolled,
+        segment=segment,
+        averaged=averaged,
+        uniform=uniform,
+    )
+    return HyperOptimiser(parts.init, parts.loss, (), 0 if unrolled else 1, parts.start)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Trainings:
+    """What the model does."""
+
+    rate: float
+    momentum: float
+    decay: float
+    widths: tuple[int, ...]
+    seed: int
+    scale: float
+    truncation: int
+    rule: str
+    unrolled: bool
+    segment: int
+    averaged: int
+    uniform: bool
+
+    def init(self, key: jax.Array) -> Params:
+        first = {
+            "rate": math.log(self.rate),
+            "momentum": math.log(self.momentum / (1 - self.momentum)),
+        }
+        if self.decay:
+            first["decay"] = math.log(self.decay)
+        layers = len(self.widths) - 1
         return {
             name: {part: jnp.full(layers, value) for part in PARTS} for name, value in first.items()
         }
 
-    def start() -> Training:
-        keys = jax.random.split(jax.random.key(seed), 2 * (len(widths) - 1))
+    def start(self) -> Training:
+        keys = jax.random.split(jax.random.key(self.seed), 2 * (len(self.widths) - 1))
         weights = [
             {
-                "weights": scale * jax.random.normal(keys[2 * n], widths[n : n + 2]),
-                "biases": scale * jax.random.normal(keys[2 * n + 1], widths[n + 1 : n + 2]),
+                "weights": self.scale * jax.random.normal(keys[2 * n], self.widths[n : n + 2]),
+                "biases": self.scale
+                * jax.random.normal(keys[2 * n + 1], self.widths[n + 1 : n + 2]),
             }
-            for n in range(len(widths) - 1)
+            for n in range(len(self.widths) - 1)
         ]
         return Training(weights, jax.tree.map(jnp.zeros_like, weights))
 
     def train(
-        params: Params, batch: Any, order: jax.Array, key: jax.Array | None, probe: Info | None
+        self,
+        params: Params,
+        batch: Any,
+        order: jax.Array,
+        key: jax.Array | None,
+        probe: Info | None,
     ) -> tuple[Training, jax.Array, Info | None]:
         """The last state, with the derivative of the rule; the last loss; what the rule met."""
         data, steps = (batch.inputs, batch.labels), order.shape[0]
-        back = {"bptt": steps, "tbptt": min(truncation, steps)}.get(rule, 1)
-        state, frozen = start(), lax.stop_gradient(params)
+        back = {"bptt": steps, "tbptt": min(self.truncation, steps)}.get(self.rule, 1)
+        state, frozen = self.start(), lax.stop_gradient(params)
         if back < steps:
             state, _ = descend(frozen, state, order[:-back], *data)
-        if unrolled:
-            last, losses = descend(params, state, order[-back:], *data, segment=segment)
+        if self.unrolled:
+            last, losses = descend(params, state, order[-back:], *data, segment=self.segment)
             return last, losses[-1], None
-        last, step_loss = step(frozen, state, *_examples(data, order[-1]))
-        together = _examples(data, order[-averaged:].reshape(-1))
+        last, step_loss = step(frozen, state, *examples(data, order[-1]))
+        together = examples(data, order[-self.averaged :].reshape(-1))
         # No step at all: only the derivative is wanted, at a state that is there.
         settled, info = solvers.fixed_point(
             lambda theta, state: step(theta[0], state, *theta[1])[0],
-            (params, together), state, method="picard", max_steps=0, probe=probe,
-            adjoint=learning_rule(rule, truncation, uniform=uniform and rule == "rbp", key=key),
-        )  # fmt: skip
+            (params, together),
+            state,
+            method="picard",
+            max_steps=0,
+            probe=probe,
+            adjoint=learning_rule(
+                self.rule, self.truncation, uniform=self.uniform and self.rule == "rbp", key=key
+            ),
+        )
         last = jax.tree.map(lambda new, old: new + (old - lax.stop_gradient(old)), last, settled)
         return last, step_loss, info._replace(steps=jnp.full((), steps, jnp.int32))
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -176,14 +227,14 @@ def hyper_optimiser(
         solve: Mapping[str, Any] = NO_SETTINGS,
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
-        if averaged > batch.order.shape[1] and not unrolled:
+        if self.averaged > batch.order.shape[1] and not self.unrolled:
             raise ValueError(
                 f"averaged must be at most the number of steps, {batch.order.shape[1]}, "
-                f"got {averaged}"
+                f"got {self.averaged}"
             )
 
         def one(order: jax.Array, probe: Info | None) -> tuple:
-            last, step_loss, info = train(params, batch, order, key, probe)
+            last, step_loss, info = self.train(params, batch, order, key, probe)
             meta, sums = label_sums(
                 scores(last.weights, batch.meta_inputs),
                 batch.meta_labels,
@@ -201,132 +252,3 @@ def hyper_optimiser(
             lax.stop_gradient({**sums, **named, "count": count}),
             stacked([info] if info is not None else []),
         )
-
-    return HyperOptimiser(init, loss, (), 0 if unrolled else 1, start)
-
-
-def descend(
-    params: Params,
-    state: Training,
-    order: jax.Array,
-    inputs: jax.Array,
-    labels: jax.Array,
-    *,
-    segment: int = 0,
-) -> tuple[Training, jax.Array]:
-    """Some steps of one training.
-
-    Args:
-      params: hyperparameters.
-      state: where to begin.
-      order: which examples every step sees, `[steps, mini-batch]`.
-      inputs: all examples, `[examples, features]`.
-      labels: `[examples]`.
-      segment: as for `hyper_optimiser`.
-
-    Returns:
-      The state after the last step, and the loss before every step.
-    """
-
-    def one(state: Training, numbers: jax.Array) -> tuple[Training, jax.Array]:
-        return step(params, state, *_examples((inputs, labels), numbers))
-
-    def several(state: Training, order: jax.Array) -> tuple[Training, jax.Array]:
-        return lax.scan(one, state, order)
-
-    if not segment:
-        return several(state, order)
-    whole = order.shape[0] // segment * segment
-    grouped = order[:whole].reshape(-1, segment, order.shape[1])
-    state, first = lax.scan(jax.checkpoint(several), state, grouped)
-    state, rest = several(state, order[whole:])
-    return state, jnp.concatenate([first.reshape(-1), rest])
-
-
-_SCALES: dict[str, tuple[Callable, Callable]] = {
-    "rate": (jnp.exp, jnp.log),
-    "momentum": (jax.nn.sigmoid, jax.scipy.special.logit),
-    "decay": (jnp.exp, jnp.log),
-}  # from parameters to values, and back
-
-
-def values(params: Params) -> Params:
-    """Hyperparameters as they are used, from logarithms and log-odds."""
-    return {name: jax.tree.map(_SCALES[name][0], part) for name, part in params.items()}
-
-
-def by_name(found: Params) -> dict[str, jax.Array]:
-    """Values one by one: `rate_weights_1`, ..."""
-    return {
-        f"{name}_{part}_{layer + 1}": column[layer]
-        for name, parts in found.items()
-        for part, column in parts.items()
-        for layer in range(column.shape[0])
-    }
-
-
-def from_names(row: Mapping[str, float]) -> Params:
-    """The parameters that `by_name` of their values gave: those of a line of `metrics.jsonl`."""
-    found: Params = {}
-    for name, (_, back) in _SCALES.items():
-        layers = sum(key.startswith(f"{name}_weights_") for key in row)
-        if layers:
-            found[name] = {
-                part: back(jnp.array([row[f"{name}_{part}_{n + 1}"] for n in range(layers)]))
-                for part in PARTS
-            }
-    return found
-
-
-def step(
-    params: Params, state: Training, inputs: jax.Array, labels: jax.Array
-) -> tuple[Training, jax.Array]:
-    """`F`: one step of gradient descent with momentum, and the loss before it.
-
-    Args:
-      params: hyperparameters.
-      state: weights and velocity.
-      inputs: `[examples, features]`.
-      labels: `[examples]`.
-    """
-    loss, gradient = jax.value_and_grad(cross_entropy)(state.weights, inputs, labels)
-    found = values(params)
-    weights: Layers = [{} for _ in gradient]
-    velocity: Layers = [{} for _ in gradient]
-    for layer, parts in enumerate(gradient):
-        for part, slope in parts.items():
-            old = state.weights[layer][part]
-            keep, rate = found["momentum"][part][layer], found["rate"][part][layer]
-            if "decay" in found:
-                slope = slope + found["decay"][part][layer] * old
-            speed = keep * state.velocity[layer][part] - (1 - keep) * slope
-            velocity[layer][part], weights[layer][part] = speed, old + rate * speed
-    return Training(weights, velocity), loss
-
-
-def change(params: Params, state: Training) -> jax.Array:
-    """By how much the last step has changed the weights, relative to their norm."""
-    rates = values(params)["rate"]
-    moved = [
-        {part: rates[part][layer] * speed for part, speed in parts.items()}
-        for layer, parts in enumerate(state.velocity)
-    ]
-    return optax.tree.norm(moved) / optax.tree.norm(state.weights)
-
-
-def cross_entropy(weights: Layers, inputs: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean over the examples."""
-    return label_sums(scores(weights, inputs), labels, jnp.ones(labels.shape, bool))[0]
-
-
-def scores(weights: Layers, inputs: jax.Array) -> jax.Array:
-    """What the network gives each label: `[examples, labels]`."""
-    for number, layer in enumerate(weights):
-        if number:
-            inputs = jnp.tanh(inputs)
-        inputs = inputs @ layer["weights"] + layer["biases"]
-    return inputs
-
-
-def _examples(data: tuple[jax.Array, jax.Array], numbers: jax.Array) -> tuple[jax.Array, ...]:
-    return tuple(jnp.take(leaf, numbers, axis=0, mode="clip") for leaf in data)

@@ -96,9 +96,15 @@ def ice_cream_task(
     splits = {}
     for number, (name, count) in enumerate({"train": train, "valid": valid, "test": test}.items()):
         splits[name] = ice_cream(
-            3 * seed + number, count, days, demand=demand, capacity=capacity, reorder=reorder,
-            delay=delay, change=change,
-        )  # fmt: skip
+            3 * seed + number,
+            count,
+            days,
+            demand=demand,
+            capacity=capacity,
+            reorder=reorder,
+            delay=delay,
+            change=change,
+        )
     return Task(
         "tagging",
         {"input_size": len(WEATHER), "labels": len(LABELS)},

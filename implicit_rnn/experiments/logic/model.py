@@ -10,9 +10,15 @@ from implicit_rnn.experiments.task import Task
 
 
 def sentence_pair(
-    task: Task, *, encoder: str = "lstm", hidden: int = 128, embedding_size: int = 64,
-    compare_size: int = 128, feature_dropout: float = 0.0, **options: Any,
-) -> pairs.SentencePair:  # fmt: skip
+    task: Task,
+    *,
+    encoder: str = "lstm",
+    hidden: int = 128,
+    embedding_size: int = 64,
+    compare_size: int = 128,
+    feature_dropout: float = 0.0,
+    **options: Any,
+) -> pairs.SentencePair:
     """A label for two sequences of tokens.
 
     Args:
@@ -23,6 +29,9 @@ def sentence_pair(
       **options: of the encoder and its cell.
     """
     return pairs.sentence_pair(
-        encoder_of(encoder, hidden, options), **task.sizes, embedding_size=embedding_size,
-        compare_size=compare_size, dropout=feature_dropout,
-    )  # fmt: skip
+        encoder_of(encoder, hidden, options),
+        **task.sizes,
+        embedding_size=embedding_size,
+        compare_size=compare_size,
+        dropout=feature_dropout,
+    )

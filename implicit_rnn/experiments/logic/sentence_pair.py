@@ -78,7 +78,6 @@ def sentence_pair(
         raise ValueError(f"labels must be at least 2, got {labels}")
     if vocabulary < 1:
         raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
-    solves = 2 * encoder.solves
 
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key, 4)
@@ -123,10 +122,11 @@ def sentence_pair(
         mean, sums = label_sums(found, batch.labels, jnp.asarray(batch.labels) >= 0)
         return mean, Outcome(sums, info)
 
-    return SentencePair(
-        init, loss, {"encoder": encoder.bounds}, solves, scores, encoder,
-        lambda params, batch: embedded(params["embedding"], batch.first, batch.first_length),
-    )  # fmt: skip
+    def embed(params: Params, batch: Any) -> jax.Array:
+        return embedded(params["embedding"], batch.first, batch.first_length)
+
+    bounds = {"encoder": encoder.bounds}
+    return SentencePair(init, loss, bounds, 2 * encoder.solves, scores, encoder, embed)
 
 
 def _side_by_side(probe: Info | None) -> Info | None:

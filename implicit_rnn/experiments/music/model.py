@@ -10,9 +10,13 @@ from implicit_rnn.experiments.task import Task
 
 
 def frames(
-    task: Task, *, encoder: str = "xrnn", hidden: int = 128, feature_dropout: float = 0.0,
+    task: Task,
+    *,
+    encoder: str = "xrnn",
+    hidden: int = 128,
+    feature_dropout: float = 0.0,
     **options: Any,
-) -> FramesModel:  # fmt: skip
+) -> FramesModel:
     """The next frame of a piece of music.
 
     Args:

@@ -164,11 +164,15 @@ def passes_task(
     counts = {"train": train, "valid": valid, "test": test}
     splits = {
         name: passes(
-            3 * seed + number, count, puzzle, symbols=symbols, min_length=min_length,
+            3 * seed + number,
+            count,
+            puzzle,
+            symbols=symbols,
+            min_length=min_length,
             max_length=max_length,
         )
         for number, (name, count) in enumerate(counts.items())
-    }  # fmt: skip
+    }
     return Task(
         "tagging",
         {"input_size": splits["train"].inputs.shape[-1], "labels": LABELS[puzzle]},

@@ -54,9 +54,14 @@ def confusion(counts: ArrayLike, labels: Sequence[str], path: str | Path, title:
     for row, column in zip(*np.nonzero(wrong), strict=True):
         dark = share[row, column] > 0.36 * most
         axes.text(
-            column, row, f"{wrong[row, column]:.0f}", ha="center", va="center", fontsize=7.5,
+            column,
+            row,
+            f"{wrong[row, column]:.0f}",
+            ha="center",
+            va="center",
+            fontsize=7.5,
             color="white" if dark else INK,
-        )  # fmt: skip
+        )
     dress(axes, title, "was taken for", "what it is")
     axes.grid(False)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8.5)

@@ -58,9 +58,12 @@ def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -
         style = (0, (2.2, 2.2)) if hidden else look.dashes
         axes.plot(steps, residual, color=look.colour, linestyle=style, linewidth=2.2)
         axes.plot(
-            steps[-1], residual[-1], look.marker, color=look.colour,
+            steps[-1],
+            residual[-1],
+            look.marker,
+            color=look.colour,
             markersize=3.5 if hidden else 5.5,
-        )  # fmt: skip
+        )
         drawn.append(residual)
         ends.append((int(steps[-1]), float(residual[-1]), name, look.colour))
 
@@ -91,17 +94,28 @@ def curves(
     for index, (name, (x, y)) in enumerate(lines.items()):
         look = look_of(index)
         axes.plot(
-            x, y, color=look.colour, linestyle=look.dashes, linewidth=2.2, label=name,
-            marker=look.marker, markersize=3,
-        )  # fmt: skip
+            x,
+            y,
+            color=look.colour,
+            linestyle=look.dashes,
+            linewidth=2.2,
+            label=name,
+            marker=look.marker,
+            markersize=3,
+        )
         if references and name in references:
             level = references[name]
             axes.axhline(level, color=look.colour, linestyle=(0, (4, 3)), linewidth=1.2)
             axes.annotate(
-                f"the paper's {name}: {level:g}", (1, level), (-4, 3), color=look.colour,
-                fontsize=8.5, xycoords=("axes fraction", "data"), textcoords="offset points",
+                f"the paper's {name}: {level:g}",
+                (1, level),
+                (-4, 3),
+                color=look.colour,
+                fontsize=8.5,
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
                 ha="right",
-            )  # fmt: skip
+            )
     dress(axes, title, *labels)
     few_ticks(axes, [np.asarray(x, float) for x, _ in lines.values()])
     if len(lines) <= MOST_INSIDE:
@@ -166,9 +180,14 @@ def paths(groups: Mapping[str, Mapping[str, ArrayLike]], path: str | Path, title
             size = max(6.5 - list(looks).index(line), 2)
             axes.scatter(x, y, s=size**2, c=np.arange(len(x)), cmap=shades, zorder=2)
             axes.plot(
-                x[-1], y[-1], "*", color=look.colour, markersize=8 + 2 * size,
-                markeredgecolor="white", zorder=4,
-            )  # fmt: skip
+                x[-1],
+                y[-1],
+                "*",
+                color=look.colour,
+                markersize=8 + 2 * size,
+                markeredgecolor="white",
+                zorder=4,
+            )
         first = np.asarray(next(iter(lines.values())))[0]
         axes.plot(*first, "o", color=INK, markersize=6, zorder=3)
     legend(figure, looks)

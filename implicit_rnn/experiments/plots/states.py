@@ -70,9 +70,12 @@ def listening(
     mean = shares.mean(axis=1)
     axes.axhline(0.5, color=INK, linewidth=0.8)
     axes.bar(
-        time, mean - 0.5, bottom=0.5, width=0.8,
+        time,
+        mean - 0.5,
+        bottom=0.5,
+        width=0.8,
         color=[_PAST if m > 0.5 else _FUTURE for m in mean],
-    )  # fmt: skip
+    )
     dress(axes, "" if extra else title, "", "mean share\nof the past")
     reach = max(0.05, 1.15 * float(np.max(np.abs(mean - 0.5), initial=0)))
     axes.set_ylim(0.5 - reach, 0.5 + reach)
@@ -80,9 +83,14 @@ def listening(
     axes.tick_params(labelbottom=False)
     axes = figure.add_subplot(grid[row + 1, 0])
     image = axes.imshow(
-        shares.T, aspect="auto", origin="lower", cmap="PuOr_r", vmin=0, vmax=1,
+        shares.T,
+        aspect="auto",
+        origin="lower",
+        cmap="PuOr_r",
+        vmin=0,
+        vmax=1,
         interpolation="nearest",
-    )  # fmt: skip
+    )
     dress(axes, "", "" if words else "step", "channels, sorted")
     axes.grid(False)
     axes.set_yticks([])

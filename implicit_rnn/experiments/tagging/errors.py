@@ -50,14 +50,16 @@ class Errors(NamedTuple):
             groups.append(group | {"accuracy": _share(right, words)})
         words, right = (sum(pair) for pair in zip(self.known, self.unknown, strict=True))
         return {
-            "words": words, "accuracy": _share(right, words),
+            "words": words,
+            "accuracy": _share(right, words),
             "known": {"words": self.known[0], "accuracy": _share(*self.known[::-1])},
             "unknown": {"words": self.unknown[0], "accuracy": _share(*self.unknown[::-1])},
             "unseen tags": int(self.confusion[-1].sum()),
             "by length": groups,
             "worst": [{"tag": a, "taken for": b, "times": n} for a, b, n in self.worst()],
-            "tags": list(self.tags), "confusion": self.confusion.tolist(),
-        }  # fmt: skip
+            "tags": list(self.tags),
+            "confusion": self.confusion.tolist(),
+        }
 
 
 def errors(tags: Sequence[str], found: Iterable[tuple[Any, np.ndarray]]) -> Errors:

@@ -46,9 +46,15 @@ def flags(word: str) -> tuple[bool, ...]:
     digit = any(character.isdigit() for character in word)
     kinds = {unicodedata.category(character)[0] for character in word}
     return (
-        any(capital), capital[0], bool(letters) and all(map(str.isupper, letters)),
-        any(capital[1:]), digit, digit and bool(letters), "P" in kinds, "S" in kinds,
-    )  # fmt: skip
+        any(capital),
+        capital[0],
+        bool(letters) and all(map(str.isupper, letters)),
+        any(capital[1:]),
+        digit,
+        digit and bool(letters),
+        "P" in kinds,
+        "S" in kinds,
+    )
 
 
 def affixes(word: str) -> list[str]:
@@ -85,10 +91,13 @@ class Vocabulary(NamedTuple):
     def sizes(self) -> dict[str, int]:
         """What a model must know."""
         return {
-            "words": len(self.words), "rare": self.rare, "labels": len(self.tags),
-            "affixes": 1 + sum(map(len, self.affixes)), "affix_kinds": len(self.affixes),
+            "words": len(self.words),
+            "rare": self.rare,
+            "labels": len(self.tags),
+            "affixes": 1 + sum(map(len, self.affixes)),
+            "affix_kinds": len(self.affixes),
             "flags": {"words": 0, "lower": 1, "affixes": 1, "spelling": len(FLAGS)}[self.features],
-        }  # fmt: skip
+        }
 
     def number(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, ...]:
         """Words as numbers, sentence after sentence.

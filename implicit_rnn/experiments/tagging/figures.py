@@ -20,15 +20,20 @@ def mistaken(
     found = errors(
         trainer.task.details["vocabulary"].tags,
         predictions(
-            model, trainer.usable(state), trainer.task.splits["test"],
-            config.solver.exact().settings(), config.training.evaluate_batch,
+            model,
+            trainer.usable(state),
+            trainer.task.splits["test"],
+            config.solver.exact().settings(),
+            config.training.evaluate_batch,
         ),
-    )  # fmt: skip
+    )
     skipped = {key: trainer.task.details[key] for key in ("skipped", "unseen")}
     return [
         write_json(folder / f"{stem}errors.json", found.content() | skipped),
         plots.confusion(
-            found.confusion, found.tags, folder / f"{stem}confusion.png",
+            found.confusion,
+            found.tags,
+            folder / f"{stem}confusion.png",
             "Which tags are taken for which, in the test set",
         ),
-    ]  # fmt: skip
+    ]

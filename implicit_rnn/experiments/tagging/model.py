@@ -11,9 +11,16 @@ from implicit_rnn.experiments.task import Task
 
 
 def word_tagger(
-    task: Task, *, encoder: str = "igru", hidden: int | None = None, word_size: int = 200,
-    affix_size: int = 12, feature_dropout: float = 0.0, word_dropout: float = 0.0, **options: Any,
-) -> models.Tagger:  # fmt: skip
+    task: Task,
+    *,
+    encoder: str = "igru",
+    hidden: int | None = None,
+    word_size: int = 200,
+    affix_size: int = 12,
+    feature_dropout: float = 0.0,
+    word_dropout: float = 0.0,
+    **options: Any,
+) -> models.Tagger:
     """A tag for every word.
 
     Args:
@@ -24,7 +31,11 @@ def word_tagger(
       **options: of the encoder and its cell.
     """
     return words.word_tagger(
-        lambda width: encoder_of(encoder, hidden or width, options), word_size=word_size,
-        affix_size=affix_size, dropout=feature_dropout, word_dropout=word_dropout,
-        vectors=task.details.get("vectors"), **task.sizes,
-    )  # fmt: skip
+        lambda width: encoder_of(encoder, hidden or width, options),
+        word_size=word_size,
+        affix_size=affix_size,
+        dropout=feature_dropout,
+        word_dropout=word_dropout,
+        vectors=task.details.get("vectors"),
+        **task.sizes,
+    )

@@ -144,13 +144,16 @@ def words_task(
         evaluated_alike({name: sentence_source(part, words) for name, part in splits.items()}),
         "error",
         {
-            "vocabulary": words, "sentences": splits, "vectors": vectors,
-            "skipped": dict(skipped or {}), "unseen": {k: v for k, v in unseen.items() if v},
+            "vocabulary": words,
+            "sentences": splits,
+            "vectors": vectors,
+            "skipped": dict(skipped or {}),
+            "unseen": {k: v for k, v in unseen.items() if v},
             "notes": _notes(words, skipped or {}, unseen, vectors),
             # What a run folder must hold for the run to be used without the corpus.
             "keep": {"vocabulary.json": words.content()},
         },
-    )  # fmt: skip
+    )
 
 
 def _notes(
@@ -192,8 +195,9 @@ def sentence_source(sentences: Sequence[Sentence], words: Vocabulary) -> Source:
     label = {tag: number for number, tag in enumerate(words.tags)}
     labels = [label.get(tag, UNSEEN) for sentence in sentences for tag in sentence.tags]
     columns = [
-        *words.number([sentence.words for sentence in sentences]), np.array(labels, np.int32)
-    ]  # fmt: skip
+        *words.number([sentence.words for sentence in sentences]),
+        np.array(labels, np.int32),
+    ]
     columns = [np.concatenate([column, np.zeros_like(column[:1])]) for column in columns]
 
     def take(index: np.ndarray, time: int) -> Words:
@@ -206,9 +210,12 @@ def sentence_source(sentences: Sequence[Sentence], words: Vocabulary) -> Source:
             for column in columns
         )
         return Words(
-            number.astype(np.int32), affix.astype(np.int32), flag.astype(bool),
-            right.astype(np.int32), count,
-        )  # fmt: skip
+            number.astype(np.int32),
+            affix.astype(np.int32),
+            flag.astype(bool),
+            right.astype(np.int32),
+            count,
+        )
 
     return bucketed(length, take, int(length.max(initial=0)))
 

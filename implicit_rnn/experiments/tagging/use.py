@@ -130,9 +130,11 @@ def tag(trained: Trained, tokens: Sequence[Sequence[str]]) -> list[Tagged]:
 def picture(sentence: Tagged, path: Path) -> Path:
     """Figures 3 and 4 of the 2017 paper: where each word of a sentence looks, past or future."""
     return plots.listening(
-        require_switch(sentence), path, "Where each word looks: to the past, or to the future",
+        require_switch(sentence),
+        path,
+        "Where each word looks: to the past, or to the future",
         words=[f"{w} ({t})" for w, t in zip(sentence.words, sentence.tags, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def require_switch(sentence: Tagged) -> np.ndarray:

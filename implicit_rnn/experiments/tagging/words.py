@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,31 +65,64 @@ def word_tagger(
     width = word_size + affix_kinds * affix_size + flags
     base = tagger(encoder(width), width, labels, dropout=dropout)
 
-    def init(key: jax.Array) -> Params:
+    parts = _Words(
+        words=words,
+        word_size=word_size,
+        vectors=vectors,
+        base=base,
+        affix_kinds=affix_kinds,
+        affixes=affixes,
+        affix_size=affix_size,
+        word_dropout=word_dropout,
+        rare=rare,
+        flags=flags,
+    )
+    return base._replace(init=parts.init, loss=parts.loss, embed=parts.embed)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Words:
+    """What the model does around a tagger of vectors."""
+
+    words: int
+    word_size: int
+    vectors: tuple[Any, Any] | None
+    base: Tagger
+    affix_kinds: int
+    affixes: int
+    affix_size: int
+    word_dropout: float
+    rare: int
+    flags: int
+
+    def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
-        table = _vectors(keys[1], words, word_size)
-        if vectors is not None:
-            table = table.at[jnp.asarray(vectors[0])].set(vectors[1])
-        params = {**base.init(keys[0]), "words": table}
-        if affix_kinds:
-            params["affixes"] = _vectors(keys[2], affixes, affix_size)
+        table = _vectors(keys[1], self.words, self.word_size)
+        if self.vectors is not None:
+            table = table.at[jnp.asarray(self.vectors[0])].set(self.vectors[1])
+        params = {**self.base.init(keys[0]), "words": table}
+        if self.affix_kinds:
+            params["affixes"] = _vectors(keys[2], self.affixes, self.affix_size)
         return params
 
-    def embed(params: Params, batch: Any, key: jax.Array | None = None) -> jax.Array:
+    def embed(self, params: Params, batch: Any, key: jax.Array | None = None) -> jax.Array:
         counted = inside(batch.length, batch.words.shape[1])
         number = jnp.where(counted, batch.words, 0)
-        if key is not None and word_dropout:
-            hidden = jax.random.bernoulli(key, word_dropout, number.shape) & (number >= rare)
+        if key is not None and self.word_dropout:
+            hidden = jax.random.bernoulli(key, self.word_dropout, number.shape) & (
+                number >= self.rare
+            )
             number = jnp.where(hidden, 0, number)
         parts = [params["words"][number]]
-        if affix_kinds:
+        if self.affix_kinds:
             found = params["affixes"][jnp.where(counted[..., None], batch.affixes, 0)]
-            parts.append(found.reshape(*number.shape, affix_kinds * affix_size))
-        if flags:
+            parts.append(found.reshape(*number.shape, self.affix_kinds * self.affix_size))
+        if self.flags:
             parts.append(jnp.asarray(batch.flags, parts[0].dtype))
         return jnp.concatenate(parts, axis=-1)
 
     def loss(
+        self,
         params: Params,
         batch: Any,
         *,
@@ -98,10 +132,14 @@ def word_tagger(
         carry: None = None,
     ) -> tuple[jax.Array, Outcome]:
         keys = [None] * 2 if key is None else list(jax.random.split(key))
-        found, encoded = base.scores(
-            params, embed(params, batch, keys[0]), batch.length, key=keys[1], probe=probe,
+        found, encoded = self.base.scores(
+            params,
+            self.embed(params, batch, keys[0]),
+            batch.length,
+            key=keys[1],
+            probe=probe,
             solve=solve,
-        )  # fmt: skip
+        )
         found = softmax_scores(found)
         mask, seen = inside(batch.length, found.shape[1]), batch.labels >= 0
         mean, sums = label_sums(found, batch.labels, mask & seen)
@@ -112,8 +150,6 @@ def word_tagger(
             missed = jnp.sum(which & ~seen)
             sums |= {name: sums[name] + missed.astype(sums[name].dtype) for name in names}
         return mean, Outcome(sums, encoded.info, states=encoded.states)
-
-    return base._replace(init=init, loss=loss, embed=embed)
 
 
 def _vectors(key: jax.Array, count: int, size: int) -> jax.Array:

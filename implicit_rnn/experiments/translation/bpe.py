@@ -2,88 +2,79 @@
 
 A word begins as its characters, the last of which has a blank behind it: no word holds a blank, so
 that pieces side by side are a text again. The commonest pair of neighbours becomes one piece,
-again and again.
+again and again. Both are done by the package `tokenizers`.
 """
 
 from __future__ import annotations
 
-import collections
-import heapq
 import itertools
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from implicit_rnn.experiments.translation.extra import extra
 
 Merge = tuple[str, str]
+_END = " "  # of a word
 
 
-def learn(counts: Mapping[str, int], merges: int) -> list[Merge]:
+def learn(texts: Iterable[str], merges: int) -> list[Merge]:
     """The pairs of pieces that become one, in the order in which they do.
 
-    Of pairs that are equally common the first by the alphabet comes first. There are fewer merges
-    than asked for if no pair is left that is there twice.
+    There are fewer merges than asked for if no pair is left that is there twice.
 
-    >>> learn({"low": 5, "lower": 2, "lot": 1}, 3)
+    >>> learn(["low low low lower", "lower lot low low"], 3)
     [('l', 'o'), ('lo', 'w '), ('e', 'r ')]
 
     Args:
-      counts: how often each word is there.
+      texts: words divided by blanks.
       merges: how many.
     """
-    words = [_characters(word) for word in counts]
-    weights = list(counts.values())
-    totals: collections.Counter[Merge] = collections.Counter()
-    places: dict[Merge, set[int]] = collections.defaultdict(set)
-    for number, pieces in enumerate(words):
-        for pair in itertools.pairwise(pieces):
-            totals[pair] += weights[number]
-            places[pair].add(number)
-    # What is said of a pair whose total has changed since stays in the queue, and is passed over.
-    queue = [(-total, pair) for pair, total in totals.items()]
-    heapq.heapify(queue)
-    found: list[Merge] = []
-    while queue and len(found) < merges:
-        total, best = heapq.heappop(queue)
-        if -total != totals[best]:
-            continue
-        if -total < 2:
-            break
-        found.append(best)
-        changes: collections.Counter[Merge] = collections.Counter()
-        for number in places.pop(best):
-            before, weight = words[number], weights[number]
-            after = _merged(before, best)
-            if len(after) == len(before):  # an earlier merge has taken the pair apart
-                continue
-            words[number] = after
-            for pair in itertools.pairwise(before):
-                changes[pair] -= weight
-            for pair in itertools.pairwise(after):
-                changes[pair] += weight
-                if best[0] + best[1] in pair:
-                    places[pair].add(number)
-        for pair, change in changes.items():
-            totals[pair] += change
-            if change and totals[pair] > 0:
-                heapq.heappush(queue, (-totals[pair], pair))
-    return found
+    library, texts = extra("tokenizers", "byte pairs need"), list(texts)
+    known = alphabet(texts)
+    ends = sorted(piece for piece in known if piece.endswith(_END))
+    encoding = library.Tokenizer(library.models.BPE(end_of_word_suffix=_END))
+    encoding.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    trainer = library.trainers.BpeTrainer(
+        # Every character counts, also one that is nowhere but at an end.
+        vocab_size=len({piece.strip() for piece in known}) + len(ends) + merges,
+        min_frequency=2,
+        end_of_word_suffix=_END,
+        # Named here they have a fixed order, which decides between pairs that are equally common.
+        special_tokens=ends,
+        show_progress=False,
+    )
+    encoding.train_from_iterator(texts, trainer)
+    found = json.loads(encoding.to_str())["model"]["merges"]
+    return [(first, second) for first, second in found[:merges]]
 
 
-def split(word: str, ranks: Mapping[Merge, int]) -> list[str]:
-    """The pieces of a word: the earliest merge that fits, again and again.
+def alphabet(texts: Iterable[str]) -> set[str]:
+    """The pieces that words begin as.
 
-    >>> split("lowest", {("l", "o"): 0, ("lo", "w"): 1, ("s", "t "): 2})
-    ['low', 'e', 'st ']
+    >>> sorted(alphabet(["to do"]))
+    ['d', 'o ', 't']
+    """
+    words = {word for text in texts for word in text.split()}
+    return {piece for word in words for piece in (*word[:-1], word[-1] + _END)}
+
+
+def splitter(merges: Sequence[Merge], known: Iterable[str]) -> Callable[[str], list[str]]:
+    """What splits a word: the earliest merge that fits, again and again.
+
+    >>> split = splitter([("l", "o"), ("lo", "w"), ("s", "t ")], ["e"])
+    >>> split("lowest"), split("lozy")
+    (['low', 'e', 'st '], ['lo', '', ''])
 
     Args:
-      word: without blanks.
-      ranks: the place of every merge.
+      merges: in their order.
+      known: further pieces; a character that is no piece becomes an empty one.
     """
-    pieces = _characters(word)
-    while len(pieces) > 1:
-        best = min(itertools.pairwise(pieces), key=lambda pair: ranks.get(pair, len(ranks)))
-        if best not in ranks:
-            break
-        pieces = _merged(pieces, best)
-    return pieces
+    library = extra("tokenizers", "byte pairs need")
+    whole = (first + second for first, second in merges)
+    pieces = {"", *known, *itertools.chain.from_iterable(merges), *whole}
+    numbers = {piece: number for number, piece in enumerate(sorted(pieces))}
+    model = library.models.BPE(numbers, list(merges), end_of_word_suffix=_END, unk_token="")
+    return lambda word: [token.value for token in model.tokenize(word)]
 
 
 def joined(pieces: Iterable[str]) -> str:
@@ -93,19 +84,3 @@ def joined(pieces: Iterable[str]) -> str:
     'lowest of all'
     """
     return "".join(pieces).strip()
-
-
-def _characters(word: str) -> list[str]:
-    return [*word[:-1], word[-1] + " "]
-
-
-def _merged(pieces: list[str], pair: Merge) -> list[str]:
-    found, place, last = [], 0, len(pieces) - 1
-    while place <= last:
-        if place < last and pieces[place] == pair[0] and pieces[place + 1] == pair[1]:
-            found.append(pair[0] + pair[1])
-            place += 2
-        else:
-            found.append(pieces[place])
-            place += 1
-    return found

@@ -1,38 +1,33 @@
-"""Text as corpora of translations have it: lower case, marks apart and escaped as by Moses."""
+"""Text as corpora of translations have it: lower case, marks apart and escaped as by Moses.
+
+By the package `sacremoses`, which is what such corpora were made with.
+"""
 
 from __future__ import annotations
 
-import html
-import re
-
-from implicit_rnn.experiments.data.lines import STRAIGHT
-
-_ESCAPES = str.maketrans(
-    {"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;",
-     "[": "&#91;", "]": "&#93;"}
-)  # fmt: skip
-_WORD = r"\w+(?:[-_]\w+)*|[^\w\s]"
-_TOKEN = {False: re.compile(_WORD), True: re.compile(rf"(?<=\w)'\w+|{_WORD}")}
+from implicit_rnn.experiments.translation.extra import extra
 
 
-def escaped(text: str, *, clitics: bool) -> str:
+def escaped(text: str, language: str) -> str:
     """A text as a corpus would have it.
 
     Args:
       text: as people write.
-      clitics: whether an apostrophe goes with the letters behind it, as in English.
+      language: its code.
 
-    >>> escaped('A kid\\u2019s "toy".', clitics=True)
-    'a kid &apos;s &quot; toy &quot; .'
+    >>> escaped('A kid\\u2019s "toy".', "en")
+    'a kid &apos;s &quot; toy . &quot;'
     """
-    tokens = _TOKEN[clitics].findall(text.translate(STRAIGHT).lower())
-    return " ".join(token.translate(_ESCAPES) for token in tokens)
+    moses = extra("sacremoses", "sentences of one's own need")
+    text = moses.MosesPunctNormalizer(language).normalize(text)
+    return moses.MosesTokenizer(language).tokenize(text.lower(), return_str=True)
 
 
-def readable(text: str) -> str:
-    """The text of a corpus with its marks as people write them, still apart.
+def readable(text: str, language: str) -> str:
+    """The text of a corpus as people write it, but for capitals.
 
-    >>> readable("&quot; it &apos;s &quot;")
-    '" it \\'s "'
+    >>> readable("&quot; it &apos;s &quot; , he says .", "en")
+    '"it\\'s", he says.'
     """
-    return html.unescape(text)
+    moses = extra("sacremoses", "sentences of one's own need")
+    return moses.MosesDetokenizer(language).detokenize(text.split())

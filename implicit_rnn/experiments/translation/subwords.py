@@ -31,9 +31,7 @@ class Subwords(NamedTuple):
 
     def sizes(self) -> dict[str, int]:
         """What a model must know."""
-        return {
-            "source_vocabulary": len(self.source), "target_vocabulary": len(self.target)
-        }  # fmt: skip
+        return {"source_vocabulary": len(self.source), "target_vocabulary": len(self.target)}
 
     def numbers(self, texts: Sequence[str], side: str) -> list[np.ndarray]:
         """Texts, their words divided by blanks, as numbers of pieces.
@@ -45,7 +43,7 @@ class Subwords(NamedTuple):
         number = {piece: place for place, piece in enumerate(getattr(self, side))}
         return [
             np.array([number.get(piece, UNKNOWN) for piece in pieces], np.int32)
-            for pieces in split_all(texts, self.merges)
+            for pieces in split_all(texts, self.merges, {*self.source, *self.target})
         ]
 
     def text(self, numbers: Iterable[int]) -> str:
@@ -80,25 +78,27 @@ def subwords(pairs: Sequence[tuple[str, str]], merges: int) -> Subwords:
     """
     if merges < 0:
         raise ValueError(f"merges must be at least 0, got {merges}")
-    words = collections.Counter(word for pair in pairs for text in pair for word in text.split())
-    found = bpe.learn(words, merges)
+    texts = [text for pair in pairs for text in pair]
+    found, known = bpe.learn(texts, merges), bpe.alphabet(texts)
     sides = []
     for side in (0, 1):
         counts: collections.Counter[str] = collections.Counter()
-        for pieces in split_all([pair[side] for pair in pairs], found):
+        for pieces in split_all([pair[side] for pair in pairs], found, known):
             counts.update(pieces)
         sides.append(["", *sorted(counts, key=lambda piece: (-counts[piece], piece))])
     return Subwords(found, *sides)
 
 
-def split_all(texts: Iterable[str], merges: Sequence[bpe.Merge]) -> Iterable[list[str]]:
+def split_all(
+    texts: Iterable[str], merges: Sequence[bpe.Merge], known: Iterable[str]
+) -> Iterable[list[str]]:
     """The pieces of every text; each word is split once."""
-    ranks = {pair: rank for rank, pair in enumerate(merges)}
-    known: dict[str, list[str]] = {}
+    split = bpe.splitter(merges, known)
+    words: dict[str, list[str]] = {}
     for text in texts:
         pieces: list[str] = []
         for word in text.split():
-            if word not in known:
-                known[word] = bpe.split(word, ranks)
-            pieces += known[word]
+            if word not in words:
+                words[word] = split(word)
+            pieces += words[word]
         yield pieces

@@ -64,24 +64,25 @@ def translation_task(
     if corpus == "toy":
         counts = {name: count or GENERATED[name] for name, count in wanted.items()}
         texts = different(
-            lambda rng, count: [sentence(rng) for _ in range(count)], counts, seed,
+            lambda rng, count: [sentence(rng) for _ in range(count)],
+            counts,
+            seed,
             lambda pair: pair[0],
-        )  # fmt: skip
+        )
     else:
-        folder, (languages, files) = None if path is None else Path(path), FILES[corpus]
+        folder, (codes, files) = None if path is None else Path(path), FILES[corpus]
         texts = {}
         for name, part in files.items():
             sides = [
-                located(_DATA[corpus], f"{part}.{each}", folder, verified=True)
-                for each in languages
+                located(_DATA[corpus], f"{part}.{each}", folder, verified=True) for each in codes
             ]
             texts[name] = aligned(*sides)[: wanted.get(name, test)]
     return translated_task(texts, subwords(texts["train"], merges), longest)
 
 
-def source_language(corpus: str) -> str:
-    """What is translated; the words of the tiny language are English."""
-    return FILES[corpus][0][0] if corpus in FILES else "en"
+def languages(corpus: str) -> tuple[str, str]:
+    """From which language to which; the words of the tiny one look like English."""
+    return FILES[corpus][0] if corpus in FILES else ("en", "en")
 
 
 def translated_task(

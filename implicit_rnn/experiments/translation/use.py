@@ -16,9 +16,10 @@ from implicit_rnn.experiments.data.pairs import wide
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import MODELS
 from implicit_rnn.experiments.train import how, restored
+from implicit_rnn.experiments.translation.extra import extra
 from implicit_rnn.experiments.translation.moses import escaped, readable
 from implicit_rnn.experiments.translation.subwords import Subwords
-from implicit_rnn.experiments.translation.task import bare_task, source_language
+from implicit_rnn.experiments.translation.task import bare_task, languages
 from implicit_rnn.models import Seq2Seq, Transformer
 from implicit_rnn.training import files, restore
 from implicit_rnn.training import folder as folders
@@ -50,7 +51,7 @@ class Trained(NamedTuple):
     subwords: Subwords
     find: Callable[..., list[str]]  # as `finder` gives it
     params: Any
-    english: bool  # what is translated
+    languages: tuple[str, str]  # from which, to which
 
 
 def load(output: Path, search: Search) -> Trained:
@@ -67,22 +68,21 @@ def load(output: Path, search: Search) -> Trained:
     options = {key: value for key, value in config.model.items() if key != "name"}
     model = MODELS[config.model["name"]](task, **options)
     found = restore(task, model, **how(config), folder=folder, average=search.average)
-    return Trained(
-        pieces, finder(model, pieces, search, config), found.params,
-        source_language(config.task["corpus"]) == "en",
-    )  # fmt: skip
+    find = finder(model, pieces, search, config)
+    return Trained(pieces, find, found.params, languages(config.task["corpus"]))
 
 
 def translate(trained: Trained, sentences: Sequence[str]) -> list[str]:
     """Sentences in the other language.
 
     Texts are made as the corpora are, in lower case and with punctuation by itself; what comes back
-    is so, too.
+    is in lower case, too.
     """
-    texts = [escaped(text, clitics=trained.english) for text in sentences]
+    own, other = trained.languages
+    texts = [escaped(text, own) for text in sentences]
     sources = trained.subwords.numbers([text for text in texts if text], "source")
     found = iter(trained.find(trained.params, sources))
-    return [readable(next(found)) if text else "" for text in texts]
+    return [readable(next(found), other) if text else "" for text in texts]
 
 
 def finder(
@@ -145,12 +145,7 @@ def bleu(found: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
 
     The corpora are tokenised already, and in lower case: so is what is compared.
     """
-    try:
-        import sacrebleu
-    except ImportError:
-        raise ConfigError(
-            "BLEU needs the package sacrebleu: pip install '.[translation]' in a clone"
-        ) from None
+    sacrebleu = extra("sacrebleu", "BLEU needs")
     metric = sacrebleu.BLEU(tokenize="none", force=True)
     score = metric.corpus_score(list(found), [list(references)]).score
     return float(score), str(metric.get_signature())

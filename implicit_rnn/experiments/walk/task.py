@@ -89,9 +89,15 @@ def biased_walk_task(
     splits = {}
     for number, (name, count) in enumerate({"train": train, "valid": valid, "test": test}.items()):
         splits[name] = biased_walk(
-            3 * seed + number, count, bias=bias, dimension=dimension, min_length=min_length,
-            max_length=max_length, direction=direction, inputs=inputs,
-        )  # fmt: skip
+            3 * seed + number,
+            count,
+            bias=bias,
+            dimension=dimension,
+            min_length=min_length,
+            max_length=max_length,
+            direction=direction,
+            inputs=inputs,
+        )
     return Task(
         "tagging",
         {"input_size": splits["train"].inputs.shape[-1], "labels": 2},

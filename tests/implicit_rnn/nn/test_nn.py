@@ -141,7 +141,7 @@ def test_causal_layers_take_a_state_and_give_the_last():
             lambda x, n, s: implicit_rnn.unroll(cell, params, x, length=n, state=s, reverse=True)
         )(xs, length, start)
 
-    expected = pure(params)
+    expected = nn.Unrolled(*pure(params))
     chex.assert_trees_all_close(nnx.jit(layer)(xs, length, start), expected, atol=1e-6)
     got = jax.jit(module.apply)({"params": {"cell": params}}, xs, length, start)
     chex.assert_trees_all_close(got, expected, atol=1e-6)
@@ -164,7 +164,8 @@ def test_bidirectional_layers_equal_the_pure_function():
             xs, length
         )
 
-    expected = pure(params)
+    outputs, states = pure(params)
+    expected = nn.Unrolled(outputs, nn.Ends(*states))
     assert expected[0].shape == (3, 6, 5)
     chex.assert_trees_all_close(nnx.jit(layer)(xs, length), expected, atol=1e-6)
     variables = {"params": {"cell": params}}
@@ -264,3 +265,13 @@ def test_a_solved_layer_takes_a_warm_start_and_a_probe():
     probe = solvers.adjoint_probe((3,))
     seen = jax.grad(lambda probe: jnp.sum(layer(xs, length, probe=probe)[0]))(probe)
     assert np.sum(seen.steps) > 0
+
+
+def test_layers_are_tabulated():
+    xs, _ = data()
+    both = nn.Bidirectional(cells.lstm(4), cells.gru(4), 2, rngs=nnx.Rngs(0))
+    for layer, name in ((nn.Implicit(CELL, 2, rngs=nnx.Rngs(0)), "residual"), (both, "backward")):
+        table = nnx.tabulate(layer, xs)
+        count = sum(leaf.size for leaf in jax.tree.leaves(layer.values()))
+        assert name in table
+        assert f"Total Parameters: {count} " in table

@@ -101,10 +101,12 @@ def test_what_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: Path)
 def test_a_folder_that_another_host_has_taken_is_left_alone(tmp_path: Path):
     with locked(tmp_path) as hold:
         hold.check()
-        (tmp_path / "lock").write_text("7 elsewhere abcd")  # a host that does not see our locks
+        (tmp_path / "lock.holder").write_text(
+            "7 elsewhere abcd"
+        )  # a host that does not see our locks
         with pytest.raises(FolderError, match=r"taken by another run .process 7 on elsewhere"):
             hold.check()
-        (tmp_path / "lock").unlink()
+        (tmp_path / "lock.holder").unlink()
         with pytest.raises(FolderError, match="taken by another run"):
             hold.check()
 

@@ -61,6 +61,17 @@ def test_training_lowers_the_loss_and_keeps_the_bounds(recipe):
         assert np.all(spectral.norms(layer, bounds)[name] <= 1.02 * limit)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_evaluation_asks_for_what_the_states_can_reach(dtype):
+    cell = cells.igru(4, dtype=dtype)
+    xs = jax.random.normal(jax.random.key(1), (8, 10, 3))
+    recipe = Recipe().exact()
+    states, info = jax.jit(lambda p: recipe.solve(cell, p, xs))(cell.init(jax.random.key(0), 3))
+    assert states.dtype == dtype
+    assert np.all(info.converged)
+    assert np.all(info.residual <= float(jnp.finfo(dtype).eps) ** (2 / 3))
+
+
 def test_update_that_is_not_finite_changes_nothing_and_is_counted():
     params, state, xs, update = setting(Recipe())
     poisoned = {**params, "read": params["read"] + jnp.nan}

@@ -13,7 +13,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import solvers
-from implicit_rnn.experiments.hyper.model import Training, descend, hyper_optimiser, values
+from implicit_rnn.experiments.hyper.descent import Training, descend, values
+from implicit_rnn.experiments.hyper.model import hyper_optimiser
 from implicit_rnn.experiments.hyper.task import Trainings
 from implicit_rnn.experiments.task import Task
 from implicit_rnn.sequence.equilibrium import RULES, learning_rule

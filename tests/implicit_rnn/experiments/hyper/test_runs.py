@@ -11,8 +11,8 @@ import pytest
 
 from implicit_rnn.cli import main
 from implicit_rnn.experiments.config import load
+from implicit_rnn.experiments.hyper.descent import by_name, from_names, values
 from implicit_rnn.experiments.hyper.figures import plane
-from implicit_rnn.experiments.hyper.model import by_name, from_names, values
 from implicit_rnn.training.folder import Records
 from implicit_rnn.training.tables import dump
 

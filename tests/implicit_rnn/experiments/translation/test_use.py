@@ -17,6 +17,8 @@ from implicit_rnn.cli import main
 from implicit_rnn.experiments import runs
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.experiments.translation import use
+from implicit_rnn.experiments.translation.moses import escaped
+from implicit_rnn.experiments.translation.task import translation_task
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.tables import dump
 
@@ -108,10 +110,20 @@ def test_bleu_is_that_of_counting_and_names_its_signature():
     assert use.bleu(references, references)[0] == pytest.approx(100)
 
 
-def test_bleu_without_sacrebleu_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[translation\]'"):
-        use.bleu(["a"], ["a"])
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("sacrebleu", lambda: use.bleu(["a"], ["a"])),
+        ("tokenizers", lambda: translation_task(train=2, valid=1, test=1)),
+        ("sacremoses", lambda: escaped("a", "en")),
+    ],
+)
+def test_what_lacks_a_package_says_what_to_install(package, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ValueError, match=rf"the package {package}: pip install '\.\[translation\]'"
+    ):
+        call()
 
 
 def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
