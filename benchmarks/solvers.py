@@ -22,7 +22,7 @@ import solvers
 from benchmarks import peers, problems, report, torch_bridge
 from benchmarks.contest import Entry, contest
 from benchmarks.timing import interleaved, stopwatch
-from solvers.batch import _sizes
+from solvers.batch.compaction import _sizes
 
 RESIDUAL = 1e-5
 GRADIENT_ERROR = 1e-4

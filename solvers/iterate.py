@@ -141,6 +141,15 @@ def resume(task: Task, loop: Loop) -> Loop:
     return while_loop(lambda loop: jnp.any(loop.running), lambda loop: advance(task, loop), loop)
 
 
+def resume_batch(
+    advance: Callable[[Loop], Loop], loop: Loop, keep_going: Callable[[Loop], jax.Array]
+) -> Loop:
+    """Advances those of a batch of loops, leading axes, that run, until `keep_going` is false."""
+    return while_loop(
+        keep_going, lambda loop: Space(0).where(loop.running, advance(loop), loop), loop
+    )
+
+
 def unroll(task: Task, loop: Loop, segment: int | None = None) -> Loop:
     """Like `resume`, as a scan of `max_steps` steps through which reverse mode can pass.
 

@@ -112,23 +112,21 @@ def solution(
     # What else there is to the adjoint is in the backward program.
     rule = dataclasses.replace(adjoint, linear=None, precond=None, key=None)
     spec = Spec(lift(closed) if lift else closed, rule, ahead, throw=throw)
-    back_extras: list = []
-    finish_extras: list = []
+    extras: list = [ahead_extras, [], []]
     if adjoint.mode != "unroll":
         x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
         if adjoint.mode == "tangent":
-            back, back_extras = seal(Tangent(closed, adjoint), operands, x, x, memory)
+            back, extras[1] = seal(Tangent(closed, adjoint), operands, x, x, memory)
         else:
             record = backward(closed) if backward else Backward(closed, adjoint, throw)
-            back, back_extras = seal(record, operands, x, x, info.status, memory)
+            back, extras[1] = seal(record, operands, x, x, info.status, memory)
         spec = dataclasses.replace(spec, backward=back)
         if finish is not None:
-            last, finish_extras = seal(finish(closed), operands, x, x, info)
+            last, extras[2] = seal(finish(closed), operands, x, x, info)
             spec = dataclasses.replace(spec, finish=last)
         if clean is not None:
             spec = dataclasses.replace(spec, clean=clean(closed))
-    extras = (ahead_extras, back_extras, finish_extras)
-    x, info = _run(spec, operands, state, tolerances, probe, extras)
+    x, info = _run(spec, operands, state, tolerances, probe, tuple(extras))
     x = cast_like(x, one)
     return require_converged(info, (x, info), what) if throw else (x, info)
 

@@ -21,7 +21,7 @@ from solvers.fixed_point.forward import Forward, Limits, combine
 from solvers.fixed_point.solve import resolve
 from solvers.info import Info
 from solvers.linear.base import LinearSolver
-from solvers.mesh import on_explicit_mesh, while_loop
+from solvers.mesh import on_explicit_mesh
 from solvers.settings import Settings, require_count
 from solvers.space import Space, Tree, Vector, require_real, working_dtype
 
@@ -224,16 +224,15 @@ def _shrinking(
         def advance(
             loop: iterate.Loop, operands: tuple = operands, data: Any = data
         ) -> iterate.Loop:
-            new = jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
+            return jax.vmap(lambda o, d, loop: iterate.advance(make(o, d), loop), (*axes, 0))(
                 operands, data, loop
             )
-            return Space(0).where(loop.running, new, loop)
 
         def crowded(loop: iterate.Loop, smaller: int = smaller) -> jax.Array:
             many = jnp.sum(loop.running) > smaller
             return many if decided is None else many & ~decided(loop.record.status)
 
-        loop = while_loop(crowded, advance, loop)
+        loop = iterate.resume_batch(advance, loop, crowded)
         result = jax.tree.map(
             lambda whole, part, a=active: whole.at[a].set(part),
             result,
