@@ -22,6 +22,7 @@ from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.outcome import outcome
 from implicit_rnn.training.profile import traced
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.protocols import Model, Task
@@ -223,17 +224,20 @@ class _Run:
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
                 if index == 0:
                     self.state = parts.begin(self.state)
-                batch, numbers = ahead.take(plan, index), None
+                end = min(index + settings.accumulate, len(plan))
+                batches = tuple(ahead.take(plan, number) for number in range(index, end))
+                numbers = None
                 if self.state.memory is not None:
                     numbers = self.split.numbers(plan[index])
-                self.state = parts.step(self.state, batch, numbers)
-                self.update, index = self.update + 1, index + 1
+                given = batches if settings.accumulate > 1 else batches[0]
+                self.state = parts.step(self.state, given, numbers)
+                self.update, index = self.update + 1, end
                 last = self.update == settings.updates
                 self.display.advance(self.update)
                 if self.update % settings.log_every == 0 or last:
                     self.log(epoch)
                     if self.hopeless(last):
-                        trouble = diagnosis(parts, self.state, batch, self.progress.unsettled)
+                        trouble = diagnosis(parts, self.state, batches[-1], self.progress.unsettled)
                 self.progress = self.progress._replace(
                     epoch=epoch, position=index, seconds=self.seconds
                 )
@@ -329,35 +333,16 @@ class _Run:
 
     def finish(self) -> dict[str, Any]:
         """The best state on the test set, and what the run cost."""
-        task, skipped = self.parts.task, int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
         lines = [row for row in self.records.read() if "loss" in row]
-        rows = [row for row in lines if "forward_steps" in row]
-        further = {
-            name: self.parts.evaluate(state, split)
-            for name, split in task.splits.items()
-            if name not in ("train", "valid", "test")
-        }
         content = self.environment | {
             "seconds": self.seconds,
             "updates": self.update,
-            "best_update": record.get("update"),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "skipped": skipped,
-            "test": self.parts.evaluate(state, task.splits["test"]),
-            "valid": record.get("metrics"),
+            "skipped": int(self.state.optimiser.total_notfinite),
             "config": self.own.configuration,
         }
-        content |= {"parts": further} if further else {}
-        verdict = getattr(task, "verdict", None)
-        content |= {"verdict": verdict(lines)} if verdict else {}
-        if rows:
-            tenth = max(len(rows) // 10, 1)
-            for key in ("forward_steps", "backward_steps"):
-                ends = (rows[:tenth], rows[-tenth:])
-                content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
-            content["converged"] = sum(row["converged"] for row in rows) / len(rows)
+        content |= outcome(self.parts, state, record, lines)
         self.own.hold.check()
         files.write_sealed(self.folder / "result.json", content)
         return content
