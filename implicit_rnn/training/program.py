@@ -164,13 +164,6 @@ class Program(NamedTuple):
         gradient = jax.tree.unflatten(structure, leaves)
         changes, inner = self.optimise.update(gradient, state.optimiser, state.params)
         params, taken = optax.apply_updates(state.params, changes), inner.last_finite
-        # Else every update would compile anew, and a checkpoint not be read again.
-        chex.assert_trees_all_equal_shapes_and_dtypes(
-            (params, inner),
-            (state.params, state.optimiser),
-            custom_message="an optimiser must give parameters and a state like those it was given",
-            exception_type=SettingsError,
-        )
         sums = {
             name: value if name in totals.SOLVES else jnp.where(finite, value, 0)
             for name, value in found.sums.items()
