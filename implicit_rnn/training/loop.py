@@ -20,6 +20,7 @@ from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import Layout, ParallelSettings
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
@@ -57,6 +58,7 @@ def train(
     recipe: Recipe | None = None,
     optimiser: OptimiserSettings | optax.GradientTransformation | None = None,
     settings: TrainingSettings | None = None,
+    parallel: ParallelSettings | Layout | None = None,
     resume: bool = False,
     configuration: Mapping[str, Any] | None = None,
     on_log: Callable[[dict[str, Any]], None] | None = None,
@@ -78,6 +80,8 @@ def train(
       recipe: how implicit layers are solved and kept solvable.
       optimiser: settings, or any optimiser of optax.
       settings: how long to train, how often to look, what to keep.
+      parallel: over which devices; settings, or a layout on a mesh of your own; by default all
+        that the batch can be dealt over. A run goes on with any number of them.
       resume: go on from the last good checkpoint, if there is one. Without it a folder in which
         something has been trained is refused.
       configuration: nested tables that the folder keeps; one that was trained with another is
@@ -87,7 +91,9 @@ def train(
       name: shown beside the progress bar.
       console: where to print.
     """
-    parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
+    parts = trainer(
+        task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
+    )
     if configuration is None:
         tables = {"recipe": recipe, "optimiser": optimiser, "training": settings}
         configuration = {
@@ -183,7 +189,7 @@ class _Run:
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
                 if index == 0:
                     self.state = parts.begin(self.state)
-                batch, numbers = self.split.batch(plan[index]), None
+                batch, numbers = parts.load(self.split, plan[index]), None
                 if self.state.memory is not None:
                     numbers = self.split.numbers(plan[index])
                 self.state = parts.step(self.state, batch, numbers)

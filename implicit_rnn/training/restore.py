@@ -12,6 +12,7 @@ import optax
 
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import ONE_DEVICE
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
@@ -62,7 +63,9 @@ def restore(
       average: the mean of so many checkpoints, the last ones; 0: the best, or the last without a
         best.
     """
-    parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
+    parts = trainer(
+        task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=ONE_DEVICE
+    )
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
     return Trained(parts, *chosen_state(kept, like, print, average))
 

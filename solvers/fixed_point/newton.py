@@ -141,9 +141,10 @@ class Newton(Method):
             return subtract(space.scale(shift, v), product(v))
 
         if exact:
-            d, info = solve_system(matvec, rhs, solver, precond=precond)
+            d, info = solve_system(matvec, rhs, solver, precond=precond, space=space)
         else:
-            d, info = solver(matvec, rhs, None, precond)
+            options = {} if space.mesh_axis is None else {"space": space}
+            d, info = solver(matvec, rhs, None, precond, **options)
         return d, jnp.asarray(info.evaluations, jnp.int32)
 
 

@@ -15,6 +15,7 @@ from solvers.adjoint.closure import Map as ClosedMap
 from solvers.adjoint.closure import shape_of
 from solvers.adjoint.given import slope
 from solvers.adjoint.solution import solution
+from solvers.adjoint.system import Backward
 from solvers.fixed_point.base import Cascade, FixedPointProblem, Map, Stage
 from solvers.fixed_point.broyden import Broyden
 from solvers.info import Info, Status, require_converged
@@ -49,6 +50,7 @@ def fixed_point(
     record: Sequence[int] = (),
     has_aux: bool = False,
     throw: bool = False,
+    mesh_axis: str | None = None,
 ) -> tuple[Any, Info]:
     """Solves `x = f(theta, x)` from `x0`.
 
@@ -74,6 +76,9 @@ def fixed_point(
       has_aux: `f` returns `(x, aux)`; `aux` at the solution is returned beside it.
       throw: raise an error if the solve, or its backward solve, does not converge, also out of
         `jit` and `vmap`. By default that is told by the status alone.
+      mesh_axis: inside `shard_map`, the axis of the mesh over which `x` is spread: norms, products
+        and decisions are those of the whole, and `f` may exchange what it needs. Adjoints are those
+        that solve (`implicit`, `rbp`, ...).
 
     Returns:
       The best iterate, in the structure and dtypes of `x0`, or `(iterate, aux)`; and its `Info`.
@@ -86,6 +91,8 @@ def fixed_point(
     settings = Limits.of(x0, rtol, atol, max_steps, patience, blowup, trace, record)
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
+    if mesh_axis is not None and (chosen.mode != "reverse" or norm is not None):
+        raise ValueError("over a mesh_axis: an adjoint such as implicit(), and no norm of your own")
     require_fitting(chosen, stages, max_steps)
     require_image(shape_of(f, theta, x0), x0, has_aux, "f")
 
@@ -97,7 +104,8 @@ def fixed_point(
         theta,
         x0,
         adjoint=chosen,
-        forward=lambda f: Forward.of(f, stages, settings, x0, chosen, norm),
+        forward=lambda f: Forward.of(f, stages, settings, x0, chosen, norm, mesh_axis),
+        backward=lambda f: Backward(f, chosen, throw, mesh_axis),
         tolerances=settings.tolerances,
         probe=probe,
         throw=throw,
@@ -197,6 +205,7 @@ class Forward(Settings):
     unrolled: bool = False
     segment: int | None = None
     inverse: bool = False
+    mesh_axis: str | None = None
 
     @classmethod
     def of(
@@ -207,6 +216,7 @@ class Forward(Settings):
         x0: Tree,
         adjoint: adjoints.Adjoint,
         norm: Callable | None = None,
+        mesh_axis: str | None = None,
     ) -> Forward:
         return cls(
             f=f,
@@ -222,6 +232,7 @@ class Forward(Settings):
             unrolled=adjoint.mode == "unroll" and adjoint.steps is None,
             segment=adjoint.checkpoint,
             inverse=adjoint.precond == "forward",
+            mesh_axis=mesh_axis,
         )
 
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
@@ -250,8 +261,9 @@ class Forward(Settings):
             left -= allowed
         return result
 
-    def problem(self, operands: tuple, space: Space = Space()) -> FixedPointProblem:  # noqa: B008
+    def problem(self, operands: tuple, space: Space | None = None) -> FixedPointProblem:
         """The equation, as a method sees it."""
+        space = Space(mesh_axis=self.mesh_axis) if space is None else space
 
         def user(x: Vector) -> Tree:
             leaves, structure = jax.tree.flatten(x)

@@ -94,6 +94,7 @@ class LinearSolver(Settings):
         rtol: float | jax.Array | None = None,
         trace: int = 0,
         unscaled: bool = False,
+        space: Space = Space(),  # noqa: B008
     ) -> tuple[Tree, Info]:
         """Solves for `x`. `solvers.linear_solve` is the solve that can be differentiated.
 
@@ -105,9 +106,10 @@ class LinearSolver(Settings):
           rtol: overrides the solver's own; may be traced (Newton's forcing term is).
           trace: length of the residual trace in the returned `Info`.
           unscaled: `A` is of order one: spare the product that tells its scale.
+          space: what a scalar product is.
         """
         task, finish = self.prepare(
-            matvec, b, x0, precond, rtol=rtol, trace=trace, unscaled=unscaled
+            matvec, b, x0, precond, rtol=rtol, trace=trace, unscaled=unscaled, space=space
         )
         return finish(*iterate.run(task))
 

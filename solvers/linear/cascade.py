@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from solvers import iterate
 from solvers.info import Info
 from solvers.linear.base import LinearSolver, Operator
 from solvers.settings import Settings
-from solvers.space import Tree, add, subtract
+from solvers.space import Space, Tree, add, subtract
 from solvers.verdict import recheck
 
 
@@ -32,8 +33,10 @@ class LinearCascade(Settings):
         *,
         rtol: float | jax.Array | None = None,
         unscaled: bool = False,
+        space: Space = Space(),  # noqa: B008
     ) -> tuple[Tree, Info]:
-        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, unscaled=unscaled)
+        options: dict[str, Any] = {"unscaled": unscaled, "space": space}
+        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, **options)
         for solver in self.solvers[1:]:
 
             def correct(before: tuple[Tree, Info], solver: LinearSolver = solver) -> tuple:
@@ -41,8 +44,8 @@ class LinearCascade(Settings):
                 tolerance = solver.tolerance(b) if rtol is None else rtol
                 rest = subtract(b, matvec(x))
                 correction, later = solver(
-                    matvec, rest, None, precond, unscaled=unscaled,
-                    rtol=jnp.minimum(tolerance / info.residual, 1),
+                    matvec, rest, None, precond,
+                    rtol=jnp.minimum(tolerance / info.residual, 1), **options,
                 )  # fmt: skip
                 residual = info.residual * later.residual
                 return add(x, correction), Info(

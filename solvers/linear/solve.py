@@ -19,7 +19,7 @@ from solvers.linear.dense import Dense
 from solvers.linear.lsqr import LeastSquares
 from solvers.mesh import vary_like
 from solvers.settings import Settings
-from solvers.space import Tree, add, require_like, require_real, subtract
+from solvers.space import Space, Tree, add, require_like, require_real, subtract
 
 if TYPE_CHECKING:
     from solvers.adjoint.closure import Closed
@@ -128,13 +128,14 @@ def solve_system(
     precond: Operator | None = None,
     on_failure: OnFailure = "best",
     unscaled: bool = False,
+    space: Space = Space(),  # noqa: B008
 ) -> tuple[Tree, Info]:
     """`linear_solve`, for programs that are compiled already."""
     if isinstance(solver, LeastSquares) and solver.least(b, x0):
         x, info = _least_squares(matvec, b, solver, x0, precond)
         return apply_policy(x, solver.failed(info), on_failure), info
     require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-    return _square(matvec, b, solver, x0, precond, on_failure, unscaled)
+    return _square(matvec, b, solver, x0, precond, on_failure, unscaled, space)
 
 
 def _square(
@@ -145,8 +146,13 @@ def _square(
     precond: Operator | None,
     on_failure: str,
     unscaled: bool,
+    space: Space,
 ) -> tuple[Tree, Info]:
-    options = {"unscaled": True} if unscaled and isinstance(solver, _OURS) else {}
+    options: dict[str, Any] = {"unscaled": True} if unscaled and isinstance(solver, _OURS) else {}
+    if space.mesh_axis is not None:
+        if not isinstance(solver, LinearSolver | LinearCascade):
+            raise ValueError("a system spread over a mesh needs an iterative solver: bicgstab()")
+        options["space"] = space
     if precond is not None:
         precond = _frozen(precond, b)
 
