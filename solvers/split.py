@@ -116,7 +116,8 @@ def _split(
         jnp.zeros_like(inner[3]).at[at].set(inner[band, at]) for at, band in ((0, 0), (-1, 2))
     ]
     wide = [jnp.stack([band] * 3, axis=1) for band in inner[:3]]
-    y, v, w = jnp.moveaxis(tridiagonal_solve(*wide, jnp.stack([inner[3], *reaches], axis=1)), 1, 0)
+    sides = jnp.stack([inner[3], *reaches], axis=1)
+    y, v, w = jnp.moveaxis(tridiagonal_solve(wide[0], wide[1], wide[2], sides), 1, 0)
     above, below = first[2], last[0]  # from the first row to the inner ones, and from the last
     rows = jnp.stack(
         [
@@ -139,7 +140,7 @@ def _interface(rows: jax.Array, axis: str) -> jax.Array:
 
 
 def recurrence_solve(
-    coupling: jax.Array, rhs: jax.Array, mesh_axis: str | None, *, reverse: bool = False
+    coupling: jax.Array, rhs: jax.Array, mesh_axis: str | None = None, *, reverse: bool = False
 ) -> jax.Array:
     """`bands.bidiagonal_solve`, of rows that may be spread over a mesh axis.
 

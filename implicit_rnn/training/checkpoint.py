@@ -79,9 +79,14 @@ class Checkpoints:
             if found.get(name) != checksum:
                 what = "is missing" if name not in found else "is damaged"
                 raise CheckpointError(f"checkpoint {path.name}: {name} {what}")
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+        def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+            place = getattr(leaf, "sharding", None) or here
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
         try:
-            return self._orbax.restore(path, shapes)
+            return self._orbax.restore(path, jax.tree.map(shape, like))
         except (ValueError, OSError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(

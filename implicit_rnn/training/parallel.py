@@ -232,9 +232,9 @@ class Graded(NamedTuple):
       states: of layers that are solved, on one device.
     """
 
-    loss: jax.Array
+    loss: Any
     gradient: Any
-    sums: dict[str, jax.Array]
+    sums: Any
     carry: Any
     states: Any = None
 

@@ -64,6 +64,7 @@ def solution(
     example: tuple[Any, Tree] | None = None,
     root: bool = False,
     throw: bool = False,
+    mesh_axis: str | None = None,
 ) -> tuple[Tree, Info]:
     """Runs a solve; its derivative is what `adjoint` says.
 
@@ -78,6 +79,7 @@ def solution(
       example: parameters and a state for `f`, where these are not `theta` and `x0` (batches).
       root: the equation is `f(theta, x) = 0`, not `x = f(theta, x)`.
       throw: raise an error where a solve fails.
+      mesh_axis: over which `x0` is spread.
     """
     from solvers.adjoint.system import Backward, Tangent
 
@@ -97,7 +99,7 @@ def solution(
         # These look at what belongs to every device before it is added up.
         theta, one_theta = (_vary_arrays(tree, point) for tree in (theta, one_theta))
     state = jax.tree.map(vary_with, state, point)
-    tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point)
+    tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point, mesh_axis)
     closed, (_, constants) = close_map(on_working, one_theta, point, root)
     operands = (closed.frame.arrays(theta), constants)
     ahead, ahead_extras = seal(forward(closed), operands, state, tolerances)

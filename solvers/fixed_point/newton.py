@@ -17,7 +17,7 @@ from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.solve import _OURS, Solver, resolve, solve_system
-from solvers.mesh import constant, while_loop
+from solvers.mesh import constant, vary_like, while_loop
 from solvers.space import Vector, add, ratio, subtract
 
 _HALVINGS = 3  # a Newton direction that needs shorter steps leads into a local minimum
@@ -132,6 +132,8 @@ class Newton(Method):
         shift = ratio(state.size, state.anchor)
         enough = 0.5 * ratio(goal.residual, state.size)
         tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
+        # What a linear solve closes over has to vary as its vectors do.
+        shift, tolerance = vary_like((shift, tolerance), state.x)
         solver: Any = self.linear
         if isinstance(solver, _OURS) and not solver.truncated:
             solver = partial(solver, rtol=tolerance, unscaled=problem.unscaled)

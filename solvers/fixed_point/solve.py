@@ -109,6 +109,7 @@ def fixed_point(
         tolerances=settings.tolerances,
         probe=probe,
         throw=throw,
+        mesh_axis=mesh_axis,
     )
     if throw:
         x, info = require_converged(info, (x, info), "solves")

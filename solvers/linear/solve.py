@@ -17,7 +17,7 @@ from solvers.linear.bicgstab import bicgstab
 from solvers.linear.cascade import LinearCascade
 from solvers.linear.dense import Dense
 from solvers.linear.lsqr import LeastSquares
-from solvers.mesh import vary_like
+from solvers.mesh import agreed, vary_like
 from solvers.settings import Settings
 from solvers.space import Space, Tree, add, require_like, require_real, subtract
 
@@ -150,7 +150,8 @@ def _square(
 ) -> tuple[Tree, Info]:
     options: dict[str, Any] = {"unscaled": True} if unscaled and isinstance(solver, _OURS) else {}
     if space.mesh_axis is not None:
-        if not isinstance(solver, LinearSolver | LinearCascade):
+        base = solver.func if isinstance(solver, partial) else solver  # Newton's sets a tolerance
+        if not isinstance(base, LinearSolver | LinearCascade):
             raise ValueError("a system spread over a mesh needs an iterative solver: bicgstab()")
         options["space"] = space
     if precond is not None:
@@ -158,7 +159,9 @@ def _square(
 
     def solved(matvec: Operator, b: Tree, x0: Tree | None, precond: Any) -> tuple[Tree, Info]:
         x, info = solver(matvec, b, x0, precond, **options)
-        return apply_policy(x, failed(solver, info), on_failure), info
+        x = apply_policy(x, failed(solver, info), on_failure)
+        # All that a linear solve returns has to vary alike.
+        return x, info if space.mesh_axis is None else vary_like(info, x)
 
     def forward(matvec: Operator, b: Tree) -> tuple[Tree, Info]:
         return solved(matvec, b, x0, precond)
@@ -170,13 +173,14 @@ def _square(
 
     # The matrix may give back what it was given in another precision.
     same = jax.tree.map(lambda leaf: leaf.dtype, b)
-    return lax.custom_linear_solve(
+    x, info = lax.custom_linear_solve(
         lambda v: jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), matvec(v), same),
         b,
         forward,
         transposed,
         has_aux=True,
     )
+    return x, agreed(info, space.mesh_axis)
 
 
 def _least_squares(
