@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from implicit_rnn.experiments.options import ConfigError
+
 
 def demo(options: argparse.Namespace) -> int:
     """Runs the demonstration."""
@@ -17,12 +19,26 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Trains every run of a configuration."""
+    """Trains every run of a configuration, alone or with other processes."""
+    given = (options.coordinator, options.processes, options.process)
+    if not options.distributed:
+        if given != (None, None, None):
+            raise ConfigError("--coordinator, --processes and --process belong to --distributed")
+        return _train(options)
+    from implicit_rnn.training.processes import together
+
+    options.no_figures = True  # a process alone cannot restore what all have written
+    with together(*given):
+        return _train(options)
+
+
+def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.experiments import figures
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
     from implicit_rnn.experiments.malloc import keep_freed_memory
+    from implicit_rnn.training.processes import first
 
     keep_freed_memory()
     path = located(options.config)
@@ -36,7 +52,8 @@ def train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     files = [] if options.no_figures else figures.draw(output)
-    _name_files(output, files)
+    if first():
+        _name_files(output, files)
     return 0
 
 

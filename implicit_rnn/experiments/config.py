@@ -20,6 +20,7 @@ from implicit_rnn.experiments.options import ConfigError, Table, check_options, 
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.models.encoder import cell_kind, encoder
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import ParallelSettings
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
 
@@ -44,9 +45,13 @@ class Config:
     solver: Recipe
     optimiser: OptimiserSettings
     training: RunSettings
+    parallel: ParallelSettings
 
     def table(self) -> Table:
-        """As nested tables, with every default: what a run folder keeps."""
+        """As nested tables, with every default: what a run folder keeps.
+
+        Without `parallel`: a run goes on over any devices.
+        """
         tables = {
             "task": self.task,
             "model": self.model,
@@ -81,9 +86,10 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
     """Reads a TOML file.
 
     Args:
-      path: the file. Tables `task`, `model`, `solver`, `optimiser`, `training`; `profiles.NAME`
-        with tables that replace some of their keys; `variants.NAME`, of which each is a run of its
-        own; `grid`, keys like `"task.bias"` with lists of values, each a run; `paper`.
+      path: the file. Tables `task`, `model`, `solver`, `optimiser`, `training`, `parallel`;
+        `profiles.NAME` with tables that replace some of their keys; `variants.NAME`, of which each
+        is a run of its own; `grid`, keys like `"task.bias"` with lists of values, each a run;
+        `paper`.
       profile: which profile to apply.
       settings: `a.b=value` each, applied last; values are TOML, or plain words.
     """
@@ -148,7 +154,7 @@ def read(path: Path) -> Config:
     return load(path).runs[""]
 
 
-_TABLES = ("task", "model", "solver", "optimiser", "training")
+_TABLES = ("task", "model", "solver", "optimiser", "training", "parallel")
 
 
 def _checked(content: Table, where: str) -> Config:
@@ -176,6 +182,7 @@ def _checked(content: Table, where: str) -> Config:
         solver=settings("solver", Recipe, ("clip",)),
         optimiser=settings("optimiser", OptimiserSettings),
         training=settings("training", RunSettings),
+        parallel=settings("parallel", ParallelSettings),
     )
 
 

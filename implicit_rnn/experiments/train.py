@@ -17,7 +17,7 @@ from implicit_rnn.experiments.registry import build
 from implicit_rnn.experiments.report import printer, tabulate
 from implicit_rnn.experiments.runs import MARK
 from implicit_rnn.experiments.task import Task
-from implicit_rnn.training import Trained, Trainer, restore, trainer
+from implicit_rnn.training import Trained, Trainer, processes, restore, trainer
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training import train as train_model
 from implicit_rnn.training.protocols import Model
@@ -46,13 +46,7 @@ def train(
     Returns:
       The rows of the table.
     """
-    console = console or printer()
-    mark = output / MARK
-    if mark.exists() and not resume:
-        raise folders.FolderError(
-            f"{output} holds an experiment already: add --resume to go on with it, "
-            "or choose another --output"
-        )
+    console = console or (printer() if processes.first() else Console(quiet=True))
     chosen = {
         name: config
         for name, config in experiment.runs.items()
@@ -60,22 +54,36 @@ def train(
     }
     if not chosen:
         raise ConfigError(f"no run fits {list(only)}; there are {', '.join(experiment.runs)}")
+    if processes.first():
+        _begin(experiment, output, resume)
+    processes.wait("the experiment's folder")
+    for number, (name, config) in enumerate(chosen.items()):
+        folder = output / name
+        if len(chosen) > 1:
+            console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
+        if (folder / "result.json").exists():
+            if processes.first():
+                folders.keep_configuration(folder, config.table())
+            console.print(f"{folder} is finished", highlight=False)
+            continue
+        train_run(config, folder, resume=resume, command=command, name=name, console=console)
+    return tabulate(output, console) if processes.first() else []
+
+
+def _begin(experiment: Experiment, output: Path, resume: bool) -> None:
+    """Marks a folder as that of an experiment; refuses one that is another's."""
+    mark = output / MARK
+    if mark.exists() and not resume:
+        raise folders.FolderError(
+            f"{output} holds an experiment already: add --resume to go on with it, "
+            "or choose another --output"
+        )
     content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
     if mark.exists() and json.loads(mark.read_text())["runs"] != experiment.labels:
         raise folders.FolderError(
             f"{output} holds another experiment, of other runs: choose another --output"
         )
     folders.write_json(mark, content)
-    for number, (name, config) in enumerate(chosen.items()):
-        folder = output / name
-        if len(chosen) > 1:
-            console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
-        if (folder / "result.json").exists():
-            folders.keep_configuration(folder, config.table())
-            console.print(f"{folder} is finished", highlight=False)
-            continue
-        train_run(config, folder, resume=resume, command=command, name=name, console=console)
-    return tabulate(output, console)
 
 
 def train_run(
@@ -91,10 +99,10 @@ def train_run(
     task, model = _built(config)
     with contextlib.ExitStack() as stack:
         hook = None
-        if config.training.tensorboard:
+        if config.training.tensorboard and processes.first():
             hook = stack.enter_context(contextlib.closing(TensorBoard(folder / "events")))
         return train_model(
-            task, model, **how(config), folder=folder, resume=resume,
+            task, model, **how(config), parallel=config.parallel, folder=folder, resume=resume,
             configuration=config.table(), on_log=hook, on_evaluate=hook, command=command,
             name=name, console=console,
         )  # fmt: skip
@@ -102,7 +110,7 @@ def train_run(
 
 def trainer_of(config: Config) -> Trainer:
     """The compiled parts of a run (`training.trainer`)."""
-    return trainer(*_built(config), **how(config))
+    return trainer(*_built(config), **how(config), parallel=config.parallel)
 
 
 def restored(config: Config, folder: Path, average: int = 0) -> Trained:

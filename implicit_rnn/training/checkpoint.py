@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from implicit_rnn.training.folder import plain, write_json
+from implicit_rnn.training.processes import first, wait
 
 
 class CheckpointError(RuntimeError):
@@ -40,14 +41,18 @@ class Checkpoints:
           record: anything JSON: `score` (the lower, the better) decides which one is the best.
         """
         path = self._path(update)
-        self._remove(update)
-        self._orbax.save(path, state)
+        if first():
+            self._remove(update)
+        wait(f"room for checkpoint {update}")
+        self._orbax.save(path, state)  # every process its own part
         self._orbax.wait_until_finished()
-        content = {**record, "update": update, "files": _checksums(path)}
-        write_json(self._seal(update), {"record": content, "sum": _digest(plain(content))})
-        kept = {*self.updates()[-self.keep :], self.best()}
-        for other in self._present() - kept:
-            self._remove(other)
+        if first():
+            content = {**record, "update": update, "files": _checksums(path)}
+            write_json(self._seal(update), {"record": content, "sum": _digest(plain(content))})
+            kept = {*self.updates()[-self.keep :], self.best()}
+            for other in self._present() - kept:
+                self._remove(other)
+        wait(f"seal of checkpoint {update}")
         return path
 
     def updates(self) -> list[int]:

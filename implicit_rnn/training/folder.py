@@ -86,6 +86,8 @@ def environment(command: str) -> dict[str, Any]:
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "device": jax.devices()[0].platform,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
         "processors": os.cpu_count(),
     }
 

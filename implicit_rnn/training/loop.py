@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -16,6 +17,7 @@ import optax
 from rich.console import Console
 
 from implicit_rnn.training import folder as folders
+from implicit_rnn.training import processes
 from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
@@ -120,16 +122,18 @@ def run(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """`train` for compiled parts that are there already."""
-    console = console or Console(highlight=False)
-    with folders.locked(folder):
-        if not resume and (folder / "metrics.jsonl").exists():
-            raise folders.FolderError(
-                f"{folder} holds a run already: resume it (add --resume), "
-                "or choose another folder (--output)"
-            )
-        folders.keep_configuration(folder, configuration)
-        for file, content in getattr(parts.task, "keep", {}).items():
-            folders.write_json(folder / file, content)
+    console = console or Console(highlight=False, quiet=not processes.first())
+    with folders.locked(folder) if processes.first() else contextlib.nullcontext():
+        if processes.first():
+            if not resume and (folder / "metrics.jsonl").exists():
+                raise folders.FolderError(
+                    f"{folder} holds a run already: resume it (add --resume), "
+                    "or choose another folder (--output)"
+                )
+            folders.keep_configuration(folder, configuration)
+            for file, content in getattr(parts.task, "keep", {}).items():
+                folders.write_json(folder / file, content)
+        processes.wait("the folder")
         with Display(name, parts.settings.updates, console) as display:
             for note in getattr(parts.task, "notes", ()):
                 display.say(note)
@@ -175,9 +179,11 @@ class _Run:
             self.progress = _Progress(**record["progress"])
             display.say(f"{folder}: going on from update {record['update']}")
         self.update = int(self.state.update)
-        self.records.rewind(self.update)
         self.past = self.progress.seconds  # of earlier sessions
-        self.environment = folders.begun(folder / "run.json", command)
+        self.environment = folders.environment(command)
+        if processes.first():
+            self.records.rewind(self.update)
+            self.environment = folders.begun(folder / "run.json", command)
 
     def go(self) -> dict[str, Any]:
         settings, parts = self.settings, self.parts
@@ -199,7 +205,7 @@ class _Run:
                 if self.update % settings.log_every == 0 or last:
                     self.log(epoch)
                     if int(self.state.optimiser.notfinite_count) >= settings.most_skipped:
-                        trouble = diagnosis(parts, self.state, batch)
+                        trouble = self.diagnosed(batch)
                 self.progress = self.progress._replace(
                     epoch=epoch, position=index, seconds=self.seconds
                 )
@@ -218,6 +224,12 @@ class _Run:
         if self.update < settings.updates:
             self.display.say(f"stopped early: no better for {self.progress.waited} evaluations")
         return self.finish()
+
+    def diagnosed(self, batch: Any) -> str:
+        state = self.state
+        if self.parts.layout is not None:  # looked at on one device
+            state, batch = processes.gathered((state, batch))
+        return diagnosis(self.parts, state, batch)
 
     @property
     def seconds(self) -> float:
@@ -264,12 +276,14 @@ class _Run:
     def save(self, record: dict[str, Any]) -> None:
         record = {**record, "progress": self.progress._asdict()}
         path = self.checkpoints.save(self.update, self.state, record)
-        if self.hooks.on_checkpoint:
+        if self.hooks.on_checkpoint and processes.first():
             self.hooks.on_checkpoint(path)
 
     def report(self, row: dict[str, Any], hook: Callable[[dict[str, Any]], None] | None) -> None:
-        self.records.append(row)
         self.display.advance(self.update, row)
+        if not processes.first():
+            return
+        self.records.append(row)
         if hook:
             hook(row)
 
@@ -278,8 +292,6 @@ class _Run:
         task, skipped = self.parts.task, int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
-        lines = [row for row in self.records.read() if "loss" in row]
-        rows = [row for row in lines if "forward_steps" in row]
         further = {
             name: self.parts.evaluate(state, split)
             for name, split in task.splits.items()
@@ -296,6 +308,9 @@ class _Run:
             "config": self.configuration,
         }
         content |= {"parts": further} if further else {}
+        # After the evaluations, which wait for the process that writes.
+        lines = [row for row in self.records.read() if "loss" in row]
+        rows = [row for row in lines if "forward_steps" in row]
         verdict = getattr(task, "verdict", None)
         content |= {"verdict": verdict(lines)} if verdict else {}
         if rows:
@@ -304,5 +319,6 @@ class _Run:
                 ends = (rows[:tenth], rows[-tenth:])
                 content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
             content["converged"] = sum(row["converged"] for row in rows) / len(rows)
-        folders.write_json(self.folder / "result.json", content)
+        if processes.first():
+            folders.write_json(self.folder / "result.json", content)
         return content
