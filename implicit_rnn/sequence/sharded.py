@@ -225,9 +225,11 @@ def _how(
     cell: Cell, axis: str, method: str | Method | solvers.Cascade, adjoint: str | Adjoint
 ) -> tuple[Any, Any]:
     """Method and adjoint; bands that are split, where the cell has bands."""
-    sweep = bands = inverse = None
+    sweep: Any = None
+    bands: Any = None
+    inverse: Any = None
     if cell.bands is not None:
-        sweep: Any = equation_sweep(cell, _extended(axis))
+        sweep = equation_sweep(cell, _extended(axis))
         bands = equation_bands(cell, _extended(axis))
         inverse = solvers.precondition(bands, axis)
     if method == "auto":

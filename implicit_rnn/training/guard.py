@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from solvers.mesh import vary_like
+
 
 class GuardState(NamedTuple):
     """What became of gradients so far.
@@ -51,10 +53,11 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
         missed = jnp.where(finite, 0, 1)
+        before = vary_like(state.inner_state, gradient)
         changes, new = lax.cond(
             finite,
-            lambda: asked.update(gradient, state.inner_state, params, norm=norm),
-            lambda: (jax.tree.map(jnp.zeros_like, gradient), state.inner_state),
+            lambda: asked.update(gradient, before, params, norm=norm),
+            lambda: (jax.tree.map(jnp.zeros_like, gradient), before),
         )
         return changes, GuardState(
             missed * (state.notfinite_count + 1),
