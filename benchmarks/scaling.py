@@ -168,7 +168,7 @@ def rounds(devices: int, payload: float, collective: bool = True) -> float:
 def model(hidden: int, time: int, batch: int, sweeps: tuple[float, float]) -> list[dict[str, Any]]:
     """The paper model: efficiency of an update and of a sharded solve for 8, 64, 1,024 devices."""
     forward, backward = sweeps
-    # Five products with a d x d matrix a step and evaluation; a VJP into states is one more of each,
+    # Five products with a d x d matrix a step and evaluation; a VJP into states is one more each,
     # the last one, into parameters too, two. A split solve is three of O(d): not counted.
     work = 2 * 5 * hidden**2 * (forward + backward + 3)
     gradient = 4 * (5 * hidden**2 + 5 * hidden * (16 + 1))
