@@ -9,8 +9,9 @@ stand
     strong:  the same work over D devices;     ideal on shared cores: the same time
     weak:    D times the work over D devices;  ideal on shared cores: D times the time
 
-and `overhead` is the time over that ideal. What is sent is counted in the compiled program, and the
-paper model of `docs/scaling.md` says what it would take on accelerators.
+and `overhead` is the time over that ideal. What is sent is counted in the compiled program. The
+paper model (`docs/scaling.md` derives it) takes sweeps and operations as counted here, and the
+accelerators and networks that are named below.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):  # read when jax starts
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import AxisType  # noqa: E402
 
 import implicit_rnn  # noqa: E402
+import solvers  # noqa: E402
 from benchmarks import report, timing  # noqa: E402
 from implicit_rnn import models, training  # noqa: E402
 from implicit_rnn.training import ParallelSettings, TrainingSettings  # noqa: E402
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "bf16": 2, "f16": 2, "pred": 1}
-# An accelerator, and what connects those of a host and those of several: named assumptions.
-FLOPS = 20e12  # sustained on products as thin as these: a third of the float32 peak of an H100
-NEAR, FAR = 300e9, 40e9  # bytes a second and device: inside a host of eight, and between hosts
-NEAR_LATENCY, FAR_LATENCY = 5e-6, 15e-6  # seconds a round
+# Assumptions of the paper model: an accelerator, and what connects those of a host, and hosts.
+FLOPS = 20e12  # a second, sustained on thin products: a third of the float32 peak of an H100
+NEAR, FAR = 300e9, 40e9  # bytes a second and device: among the eight of a host, between hosts
+NEAR_LATENCY, FAR_LATENCY = 5e-6, 15e-6  # seconds a message
+SUMS = 4  # all-reduces of a sweep: magnitude and products, of the residual and of the secant step
+INPUTS, RTOL = 16, 1e-3
 
 
 def sent(function: Callable, *arguments: Any) -> dict[str, tuple[int, int]]:
@@ -69,7 +74,7 @@ def _size(shape: str) -> int:
 def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, tuple]:
     """One update of a tagger on a batch over so many devices."""
     random = np.random.default_rng(0)
-    inputs = random.normal(size=(batch, time, 16)).astype(np.float32)
+    inputs = random.normal(size=(batch, time, INPUTS)).astype(np.float32)
     examples = training.Examples(
         inputs, (inputs[..., 0] > 0).astype(np.int32), np.full(batch, time, np.int32)
     )
@@ -79,7 +84,7 @@ def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, 
         splits = {"train": training.labelled(examples)}  # noqa: RUF012
 
     parts = training.trainer(
-        Task(), models.tagger(models.encoder("igru", hidden), 16, 2),
+        Task(), models.tagger(models.encoder("igru", hidden), INPUTS, 2),
         settings=TrainingSettings(batch=batch, buckets=1),
         parallel=ParallelSettings(shape=(devices,)),
     )  # fmt: skip
@@ -89,19 +94,32 @@ def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, 
 
 
 def solve(devices: int, time: int, hidden: int) -> tuple[Callable, tuple]:
-    """A solve of one sequence over so many devices, and its gradient."""
+    """A solve of one sequence over so many devices, its gradient, and what both solves took."""
     cell = implicit_rnn.cells.igru(hidden)
-    params = cell.init(jax.random.key(0), 16)
-    xs = jax.random.normal(jax.random.key(1), (time, 16))
+    params = cell.init(jax.random.key(0), INPUTS)
+    xs = jax.random.normal(jax.random.key(1), (time, INPUTS))
     mesh = jax.make_mesh((devices,), ("time",), (AxisType.Auto,), devices=jax.devices()[:devices])
 
-    def loss(params: Any, xs: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(params: Any, xs: jax.Array, probe: Any) -> tuple[jax.Array, Any]:
         states, info = implicit_rnn.implicit_sharded(
-            cell, params, xs, mesh=mesh, method="banded", rtol=1e-3
+            cell, params, xs, mesh=mesh, method="banded", rtol=RTOL, probe=probe
         )
-        return jax.numpy.sum(states**2), info
+        return jnp.sum(states**2), info
 
-    return jax.jit(jax.grad(loss, has_aux=True)), (params, xs)
+    return jax.jit(jax.grad(loss, (0, 2), has_aux=True)), (params, xs, solvers.adjoint_probe())
+
+
+def counted(hidden: int, time: int = 512) -> dict[str, float]:
+    """Sweeps of a solve, forwards and backwards, and operations a step of an evaluation."""
+    run, given = solve(1, time, hidden)
+    (_, seen), info = run(*given)
+    cell = implicit_rnn.cells.igru(hidden)
+    xi, states = cell.project(given[0], given[1]), jnp.zeros((time + 2, hidden))
+    analysis = jax.jit(cell.sweep).lower(given[0], xi, states).compile().cost_analysis()
+    return {
+        "forward": float(info.steps), "backward": float(seen.steps),
+        "operations": analysis["flops"] / time,
+    }  # fmt: skip
 
 
 def updates(step: Callable, init: Callable, batch: Any) -> timing.Sampler:
@@ -148,54 +166,84 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def rounds(devices: int, payload: float, collective: bool = True) -> float:
-    """Seconds to add up, or to hand on, `payload` bytes of each of so many devices.
+def added(devices: int, payload: float) -> float:
+    """Seconds of an all-reduce: inside hosts, then an eighth each between them.
 
-    A ring sends `2 (D - 1) / D` of it; inside hosts first, then between them, one eighth each.
+    `2 log2(D)` messages deep, `2 (D - 1) / D` of the payload through every link.
     """
     near = min(devices, 8)
-    if not collective:
-        return (FAR_LATENCY if devices > 8 else NEAR_LATENCY) + payload / (
-            FAR if devices > 8 else NEAR
-        )
-    time = math.log2(near) * NEAR_LATENCY + 2 * (near - 1) / near * payload / NEAR
-    hosts = devices / near
-    if hosts > 1:
-        time += math.log2(hosts) * FAR_LATENCY + 2 * (hosts - 1) / hosts * payload / near / FAR
-    return time
+    hosts = devices // near
+    inside = 2 * math.log2(near) * NEAR_LATENCY + 2 * (near - 1) / near * payload / NEAR
+    between = 2 * math.log2(hosts) * FAR_LATENCY + 2 * (hosts - 1) / hosts * payload / near / FAR
+    return inside + between
 
 
-def model(hidden: int, time: int, batch: int, sweeps: tuple[float, float]) -> list[dict[str, Any]]:
-    """The paper model: efficiency of an update and of a sharded solve for 8, 64, 1,024 devices."""
-    forward, backward = sweeps
-    # Five products with a d x d matrix a step and evaluation; a VJP into states is one more each,
-    # the last one, into parameters too, two. A split solve is three of O(d): not counted.
-    work = 2 * 5 * hidden**2 * (forward + backward + 3)
-    gradient = 4 * (5 * hidden**2 + 5 * hidden * (16 + 1))
+def gathered(devices: int, own: float) -> float:
+    """Seconds of an all-gather of `own` bytes a device: `log2(D)` messages deep."""
+    near = min(devices, 8)
+    latency = math.log2(near) * NEAR_LATENCY + math.log2(devices // near) * FAR_LATENCY
+    return latency + (devices - 1) * own / (NEAR if devices <= 8 else FAR)
+
+
+def handed_on(devices: int, payload: float) -> float:
+    """Seconds until a neighbour has it."""
+    return FAR_LATENCY + payload / FAR if devices > 8 else NEAR_LATENCY + payload / NEAR
+
+
+def model(counts: dict[str, float], hidden: int) -> list[dict[str, Any]]:
+    """Efficiency by the paper model: time of the work alone over that with what is sent."""
+    sweeps = counts["forward"] + counts["backward"]
+    # The last evaluation, through which gradients pass, costs three: it, and two transposes.
+    work = (sweeps + 3) * counts["operations"] / FLOPS  # seconds a step of a sequence
+    gradient = 4 * (5 * hidden**2 + 5 * hidden * (INPUTS + 1))
     rows = []
     for devices in (8, 64, 1024):
-        own = work * batch * 40 / FLOPS
-        row = {"devices": devices, "update, weak": own / (own + rounds(devices, gradient))}
-        strong = work * batch * 8 * 40 / devices / FLOPS
-        row["update, strong"] = strong / (strong + rounds(devices, gradient))
-        sweep = 2 * rounds(devices, 4 * hidden, False) + 4 * rounds(devices, 12)
-        gathered = 2 * 4 * 4 * hidden * devices
-        sweep += rounds(devices, 0) + gathered / (FAR if devices > 8 else NEAR)
-        talk = (forward + backward) * sweep + rounds(devices, gradient)
-        for name, steps in (("solve, weak", time), ("solve, strong", 8 * time / devices)):
-            own = work * steps / FLOPS
-            row[name] = own / (own + talk)
+        update = added(devices, gradient)
+        halos = 2 * counts["forward"] + 4 * counts["backward"]  # of the states, and of the bands
+        solved = (
+            halos * handed_on(devices, 4 * hidden)
+            + sweeps * (gathered(devices, 2 * 4 * 4 * hidden) + SUMS * added(devices, 12))
+            + update
+        )
+        row = {"devices": devices}
+        for name, steps, sending in (
+            ("update, 32 x 40 a device", 32 * 40, update),
+            ("update, 256 x 40 a device", 256 * 40, update),
+            ("update, 8,192 x 40 in all", 8192 * 40 / devices, update),
+            ("solve, 65,536 a device", 2**16, solved),
+            ("solve, 1,048,576 in all", 2**20 / devices, solved),
+        ):
+            row[name] = steps * work / (steps * work + sending)
         rows.append(row)
     return rows
 
 
 def main() -> None:
+    """Prints and writes what was measured and counted, and the paper model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--time", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=64, help="examples of an update, strong")
+    parser.add_argument("--time", type=int, default=4096, help="steps of a solve, strong")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    print(measure(parser.parse_args()), report, model(200, 4096, 32, (8, 6)))
+    arguments = parser.parse_args()
+    rows = measure(arguments)
+    columns = ("work", "devices", "ms", "overhead", *KINDS)
+    report.table(
+        f"virtual devices on {os.cpu_count()} cores: operations / bytes in the program",
+        columns, [[row.get(column, "") for column in columns] for row in rows],
+    )  # fmt: skip
+    counts = counted(200)
+    efficiency = model(counts, 200)
+    report.table(
+        "efficiency by the paper model, hidden 200", list(efficiency[0]),
+        [list(row.values()) for row in efficiency],
+    )  # fmt: skip
+    settings = vars(arguments)
+    command = " ".join(f"--{key} {value}" for key, value in settings.items())
+    content = report.environment(f"python -m benchmarks.scaling {command}", ["jax", "jaxlib"])
+    report.write("scaling", content | settings | {
+        "rows": rows, "counted": counts, "model": efficiency,
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

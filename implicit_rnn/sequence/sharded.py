@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import solvers
@@ -177,6 +177,13 @@ def _over_time(
         local, mesh=mesh, in_specs=(P(), P(axis), P(axis), P(), P()), out_specs=(P(axis), P())
     )
     xs, states = jax.tree.map(padded, (xs, states))
+    if AxisType.Explicit in mesh.axis_types:
+        if missing:
+            raise ValueError(
+                f"on a mesh with explicit axes {time} steps cannot be divided by "
+                f"{mesh.shape[axis]} devices: pad xs, and say how many count (length=)"
+            )
+        xs, states = jax.sharding.reshard((xs, states), NamedSharding(mesh, P(axis)))
     length = jnp.asarray(time if length is None else length)
     found, info = run(params, xs, states, length, given)
     return jax.tree.map(lambda leaf: leaf[:time] if missing else leaf, found), info

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import implicit_rnn
@@ -85,10 +85,18 @@ def test_the_scan_over_devices_is_the_recurrence(shape: tuple[int, ...], reverse
 
 
 @pytest.mark.parametrize(
-    ("time", "length", "method"),
-    [(4096, None, "auto"), (60, 37, "auto"), (64, None, "newton"), (64, 5, "anderson")],
+    ("time", "length", "method", "kind"),
+    [
+        (4096, None, "auto", AxisType.Auto),
+        (60, 37, "banded", AxisType.Auto),
+        (64, None, "newton", AxisType.Explicit),
+        (64, 5, "anderson", AxisType.Auto),
+    ],
 )
-def test_a_solve_over_devices_is_that_on_one(time: int, length: int | None, method: str):
+def test_a_solve_over_devices_is_that_on_one(
+    time: int, length: int | None, method: str, kind: AxisType
+):
+    mesh = jax.make_mesh((8,), ("time",), (kind,))
     options = {"method": method, "rtol": 1e-5}
     params = parameters(CELL, 3.0 if method == "newton" else 1.5)
 
@@ -96,7 +104,7 @@ def test_a_solve_over_devices_is_that_on_one(time: int, length: int | None, meth
         return implicit_rnn.implicit(*arguments, **options)
 
     def spread(*arguments):
-        return implicit_rnn.implicit_sharded(*arguments, **options, mesh=MESH)
+        return implicit_rnn.implicit_sharded(*arguments, **options, mesh=mesh)
 
     expected = graded(alone, CELL)(params, inputs(time), length)
     found = graded(spread, CELL)(params, inputs(time), length)
@@ -147,6 +155,7 @@ def test_examples_and_time_are_spread_at_once(kind: AxisType):
     mesh = jax.make_mesh((2, 4), ("data", "time"), (kind, kind))
     params = parameters(CELL)
     batch = jax.random.normal(jax.random.key(2), (4, 32, 3))
+    placed = jax.device_put(batch, NamedSharding(mesh, P("data", "time")))
 
     def block(params, xs):
         def one(xs):
@@ -160,18 +169,18 @@ def test_examples_and_time_are_spread_at_once(kind: AxisType):
         out_specs=(P("data", "time"), P("data")),
     )  # fmt: skip
 
-    def loss(run):
-        return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(run(params, batch)[0]))))
+    def by_params(run, batch):
+        return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(run(params, batch)[0]))))(params)
 
     def alone(params, batch):
         run = lambda xs: implicit_rnn.implicit(CELL, params, xs, method="banded", rtol=1e-5)  # noqa: E731
         states, info = jax.vmap(run)(batch)
         return states, info.steps
 
-    found, expected = jax.jit(spread)(params, batch), alone(params, batch)
+    found, expected = jax.jit(spread)(params, placed), alone(params, batch)
     np.testing.assert_array_equal(found[1], expected[1])
     same(found[0], expected[0], rtol=1e-4, atol=1e-5)
-    same(loss(spread)(params), loss(alone)(params), rtol=1e-3, atol=3e-4)
+    same(by_params(spread, placed), by_params(alone, batch), rtol=1e-3, atol=3e-4)
 
 
 def test_what_a_solve_sends_does_not_grow_with_time():
@@ -183,10 +192,15 @@ def test_what_a_solve_sends_does_not_grow_with_time():
     sent = [collectives(graded(run, CELL), params, inputs(time), None) for time in (64, 1024)]
     short, long = ({kind: len(found) for kind, found in one.items()} for one in sent)
     assert short == long
-    print(short)
     assert set(short) == {"all-reduce", "all-gather", "collective-permute"}
     forward = collectives(lambda xs: run(CELL, params, xs, None)[0], inputs(64))
-    print(forward)
+    # A sweep hands on one row to either side, gathers two rows of every block, and has a magnitude
+    # and three products added up. The first evaluation stands before the loop, and in front of it
+    # the start: whether it is finite, and the sweep from zero.
+    assert {kind: len(found) for kind, found in forward.items()} == {
+        "collective-permute": 2 + 2, "all-gather": 1 + 1 + 1, "all-reduce": 2 + 2 + 1,
+    }  # fmt: skip
+    assert forward["collective-permute"] == ["f32[1,4]{1,0}"] * 4
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -210,6 +224,9 @@ def test_what_cannot_be_spread_is_refused():
         implicit_rnn.implicit_sharded(CELL, params, inputs(8), start="forward", mesh=MESH)
     with pytest.raises(ValueError, match="an adjoint such as implicit"):
         implicit_rnn.implicit_sharded(CELL, params, inputs(8), adjoint="bptt", mesh=MESH)
+    explicit = jax.make_mesh((8,), ("time",), (AxisType.Explicit,))
+    with pytest.raises(ValueError, match="60 steps cannot be divided by 8 devices: pad xs"):
+        implicit_rnn.implicit_sharded(CELL, params, inputs(60), mesh=explicit)
     far = cells.igru(4, stencil=(-2, 1))
     with pytest.raises(ValueError, match="looks 2 steps far, beyond a block of 1"):
         implicit_rnn.implicit_sharded(far, far.init(jax.random.key(0), 3), inputs(8), mesh=MESH)
