@@ -24,7 +24,6 @@ from benchmarks import report
 from benchmarks.timing import Sampler, Timing, interleaved
 from implicit_rnn.experiments import data
 from implicit_rnn.experiments.config import Config, load
-from implicit_rnn.experiments.malloc import keep_freed_memory
 from implicit_rnn.experiments.registry import MODELS, TASKS
 from implicit_rnn.experiments.tagging import Sentence, vocabulary, words_task
 from implicit_rnn.experiments.task import Task
@@ -113,7 +112,6 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=100, help="of training before")
     parser.add_argument("--variants", nargs="+", default=["igru", "bilstm"])
     options = parser.parse_args()
-    keep_freed_memory()  # as `implicit-rnn train` does
     configs = load(CONFIG).runs
     task, corpus = task_of(configs[options.variants[0]])
     source = task.splits["train"]

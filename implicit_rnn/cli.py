@@ -97,6 +97,10 @@ def _add_train(commands: Any) -> None:
         "--output", type=Path, metavar="DIR", help="default: runs/CONFIG or runs/CONFIG-PROFILE"
     )
     command.add_argument("--resume", action="store_true", help="go on where the folder's runs are")
+    command.add_argument(
+        "--profile-trace", type=_at_least(1), default=0, metavar="N",
+        help="trace N updates of every run for a profiler, into profile/ of its folder",
+    )  # fmt: skip
     command.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
     command.add_argument(
         "--distributed", action="store_true",

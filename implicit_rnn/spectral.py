@@ -8,6 +8,7 @@ is used. Both follow the leading singular vectors from update to update instead 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ Params = Any
 
 
 class SpectralState(NamedTuple):
-    subspace: dict[str, jax.Array]  # per bounded leaf: [blocks, d, rank], leading right vectors
+    subspace: dict[str, jax.Array]  # by size d: [blocks, d, rank], leading right vectors
 
 
 def bounded(
@@ -45,13 +46,12 @@ def bounded(
     limits = _flatten(bounds)
 
     def init(params: Params) -> SpectralState:
-        leaves = _select(params, limits)
-        keys = jax.random.split(jax.random.key(seed), max(len(leaves), 1))
         subspace = {}
-        for key, (name, leaf) in zip(keys, leaves.items(), strict=False):
-            blocks = _blocks(leaf)
-            shape = (*blocks.shape[:2], min(rank, leaf.shape[0]))
-            subspace[name] = _iterate(blocks, jax.random.normal(key, shape), 20)
+        for size, leaves in _by_size(_select(params, limits)).items():
+            blocks = _stacked(leaves)
+            key = jax.random.fold_in(jax.random.key(seed), size)
+            start = jax.random.normal(key, (*blocks.shape[:2], min(rank, size)), blocks.dtype)
+            subspace[str(size)] = _iterate(blocks, start, 20)
         return SpectralState(subspace)
 
     def update(
@@ -59,13 +59,18 @@ def bounded(
     ) -> tuple[Params, SpectralState]:
         if params is None:
             raise ValueError("bounded needs the parameters: call update(updates, state, params)")
-        new, subspace = dict(_select(optax.apply_updates(params, updates), limits)), {}
-        corrections = {}
-        for name, leaf in new.items():
-            clipped, subspace[name] = _clip(
-                _blocks(leaf), state.subspace[name], limits[name], steps
-            )
-            corrections[name] = _unblocks(clipped) - leaf
+        new = _select(optax.apply_updates(params, updates), limits)
+        corrections, subspace = {}, {}
+        for size, leaves in _by_size(new).items():
+            blocks, counts = _stacked(leaves), [leaf.shape[1] // size for leaf in leaves.values()]
+            limit = jnp.repeat(
+                jnp.asarray([limits[name] for name in leaves], blocks.dtype),
+                jnp.asarray(counts), total_repeat_length=sum(counts),
+            )  # fmt: skip
+            clipped, subspace[str(size)] = _clip(blocks, state.subspace[str(size)], limit, steps)
+            ends = list(itertools.accumulate(counts))[:-1]
+            for (name, leaf), own in zip(leaves.items(), jnp.split(clipped, ends), strict=True):
+                corrections[name] = _unblocks(own) - leaf
         return _add(updates, corrections), SpectralState(subspace)
 
     return optax.GradientTransformation(init, update)
@@ -98,7 +103,7 @@ def norms(params: Params, bounds: Any) -> dict[str, jax.Array]:
 
 
 def _clip(
-    blocks: jax.Array, subspace: jax.Array, limit: float, steps: int
+    blocks: jax.Array, subspace: jax.Array, limit: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:
     subspace = _iterate(blocks, subspace, steps)
     image = blocks @ subspace
@@ -106,7 +111,7 @@ def _clip(
     values, rotation = jnp.linalg.eigh(jnp.swapaxes(image, 1, 2) @ image)
     sizes = jnp.sqrt(jnp.maximum(values, 1e-30))
     right = subspace @ rotation
-    shrink = jnp.maximum(sizes - limit, 0) / sizes
+    shrink = jnp.maximum(sizes - limit[:, None], 0) / sizes
     return blocks - (image @ rotation * shrink[:, None, :]) @ jnp.swapaxes(right, 1, 2), right
 
 
@@ -115,6 +120,18 @@ def _iterate(blocks: jax.Array, vectors: jax.Array, steps: int) -> jax.Array:
     for _ in range(steps):
         vectors = jnp.linalg.qr(jnp.swapaxes(blocks, 1, 2) @ (blocks @ vectors))[0]
     return vectors
+
+
+def _by_size(leaves: dict[str, jax.Array]) -> dict[int, dict[str, jax.Array]]:
+    """The leaves `[d, k d]` by `d`: matrices of one size are factored together."""
+    found: dict[int, dict[str, jax.Array]] = {}
+    for name, leaf in leaves.items():
+        found.setdefault(leaf.shape[0], {})[name] = leaf
+    return found
+
+
+def _stacked(leaves: dict[str, jax.Array]) -> jax.Array:
+    return jnp.concatenate([_blocks(leaf) for leaf in leaves.values()])
 
 
 def _blocks(leaf: jax.Array) -> jax.Array:
@@ -130,7 +147,12 @@ def _unblocks(blocks: jax.Array) -> jax.Array:
 
 
 def _flatten(tree: Any) -> dict[str, Any]:
-    return {jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(tree)}
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _name(path: Any) -> str:
+    """A leaf's name; the value of a variable of nnx goes by the name of the variable."""
+    return jax.tree_util.keystr(path).removesuffix(".value")
 
 
 def _select(params: Params, limits: dict[str, Any]) -> dict[str, jax.Array]:
@@ -145,7 +167,7 @@ def _add(tree: Params, changes: dict[str, jax.Array]) -> Params:
     """`tree` with `changes` added to the leaves they name."""
 
     def add(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path)
+        name = _name(path)
         return leaf + changes[name] if name in changes else leaf
 
     return jax.tree_util.tree_map_with_path(add, tree)

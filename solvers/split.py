@@ -45,6 +45,19 @@ def from_after(rows: Tree, count: int, edge: Tree, axis: str) -> Tree:
     return jax.tree.map(halo, rows, edge)
 
 
+def from_last(tree: Tree, count: jax.Array, axis: str) -> Tree:
+    """The tree of the last device that has rows, or of the first where none has any.
+
+    Args:
+      tree: the device's own, any shapes.
+      count: how many rows it has.
+      axis: of the mesh.
+    """
+    own = lax.axis_index(axis)
+    last = own == lax.pmax(jnp.where(count > 0, own, 0), axis)
+    return jax.tree.map(lambda leaf: lax.psum(jnp.where(last, leaf, 0), axis), tree)
+
+
 def inverse_of(bands: Bands, mesh_axis: str | None) -> Callable[[Tree], Tree]:
     """`bands.splitting_inverse`, of bands that may be spread over a mesh axis."""
     if mesh_axis is None:

@@ -11,6 +11,7 @@ from implicit_rnn.cells.ilstm import ilstm
 from implicit_rnn.cells.implicit import implicit
 from implicit_rnn.cells.irnn import irnn
 from implicit_rnn.cells.lstm import LSTMState, lstm
+from implicit_rnn.cells.memory import remembering
 from implicit_rnn.cells.mgu import mgu
 from implicit_rnn.cells.mingru import mingru
 from implicit_rnn.cells.onlstm import onlstm
@@ -58,6 +59,7 @@ __all__ = [
     "onlstm",
     "qrnn",
     "recursion_weights",
+    "remembering",
     "rnn",
     "sru",
     "stacked",

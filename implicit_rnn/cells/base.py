@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from solvers import Bands
+from solvers.settings import comparable
 
 Params = Any
 State = Any
@@ -51,8 +52,14 @@ class Cell(NamedTuple):
         `unroll` gives, for a whole sequence of inputs `[time, input_size]` that are zero past the
         length. For cells that know better than one step after the other; outputs past the length
         are free.
+      remember: `(params, lengths [hidden_size]) -> params`: biases of gates with which a channel
+        keeps `l / (1 + l)` of its state in a step, `l` its length; None for cells without.
       whole: whether `project` has to see the whole sequence, time first, because a step depends on
         inputs after it. Such a cell can be unrolled, but not be run while its inputs are made.
+      dtype: what it computes in; None: what parameters, inputs and states promote to.
+      param_dtype: of its parameters; None: the default of jax.
+
+    Cells of equal settings are equal and hash alike (`cells/factory.py`).
     """
 
     name: str
@@ -72,7 +79,16 @@ class Cell(NamedTuple):
     bounds: Any = None
     switch: Callable[[Params, Any, State], jax.Array] | None = None
     run: Callable[..., tuple[jax.Array, State]] | None = None
+    remember: Callable[[Params, jax.Array], Params] | None = None
     whole: bool = False
+    dtype: Any = None
+    param_dtype: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and comparable(tuple(self)) == comparable(tuple(other))
+
+    def __hash__(self) -> int:
+        return hash(comparable(tuple(self)))
 
     @property
     def causal(self) -> bool:
@@ -83,6 +99,23 @@ class Cell(NamedTuple):
     def reach(self) -> tuple[int, int]:
         """How far the stencil looks back and ahead."""
         return max(0, -min(self.stencil)), max(0, max(self.stencil))
+
+
+def common_dtype(*trees: Any) -> Any:
+    """What the floating-point leaves of trees promote to; None without any."""
+    found = [leaf for leaf in jax.tree.leaves(trees) if _is_floating(leaf)]
+    return jnp.result_type(*found) if found else None
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """A tree with its floating-point leaves in one type; None leaves them as they are."""
+    if dtype is None:
+        return tree
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if _is_floating(leaf) else leaf, tree)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def neighbour(states: State, offset: int, reach: tuple[int, int]) -> State:
@@ -134,4 +167,5 @@ def dense(key: jax.Array, shape: tuple[int, int], gain: float = 1.0) -> jax.Arra
 def orthogonal(key: jax.Array, size: int, copies: int = 1, gain: float = 1.0) -> jax.Array:
     """`copies` orthogonal matrices side by side: `[size, copies * size]`."""
     make = jax.nn.initializers.orthogonal(gain)
-    return jnp.concatenate([make(k, (size, size)) for k in jax.random.split(key, copies)], axis=1)
+    matrices = jax.vmap(lambda k: make(k, (size, size)))(jax.random.split(key, copies))
+    return jnp.moveaxis(matrices, 0, 1).reshape(size, copies * size)

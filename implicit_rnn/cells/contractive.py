@@ -18,9 +18,11 @@ from implicit_rnn.cells.base import (
     pieces,
     product,
 )
+from implicit_rnn.cells.factory import cell_factory
 from solvers import Bands
 
 
+@cell_factory
 def contractive(hidden_size: int, *, rate: float = 0.9, boundary: Boundary = "zero") -> Cell:
     """An implicit GRU whose gates see the input alone and whose matrix is bounded.
 

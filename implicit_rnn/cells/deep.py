@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, State, affine, dense, orthogonal, product
+from implicit_rnn.cells.factory import cell_factory, comparable_cell, typed
 
 
+@comparable_cell
 def stacked(cells: Sequence[Cell]) -> Cell:
     """Several causal cells as one, with a hierarchy of states (figure 10.13a):
 
@@ -56,7 +58,13 @@ def stacked(cells: Sequence[Cell]) -> Cell:
     def split_step(params: Params, xi: Any, states: State) -> tuple[State, State]:
         return climb(lambda cell, *at: cell.split_step(*at), params, xi, states)
 
-    return Cell(
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return tuple(
+            own if cell.remember is None else cell.remember(own, lengths)
+            for cell, own in zip(cells, params, strict=True)
+        )
+
+    together = Cell(
         name=f"stacked({', '.join(cell.name for cell in cells)})",
         hidden_size=cells[-1].hidden_size,
         init=init,
@@ -67,7 +75,11 @@ def stacked(cells: Sequence[Cell]) -> Cell:
             cell.initial_state(own) for cell, own in zip(cells, params, strict=True)
         ),
         split_step=None if any(cell.split_step is None for cell in cells) else split_step,
+        remember=remember if all(c.hidden_size == cells[-1].hidden_size for c in cells) else None,
+        bounds=tuple(cell.bounds or {} for cell in cells),
     )
+    dtypes = {cell.dtype for cell in cells}
+    return typed(together, dtypes.pop() if len(dtypes) == 1 else None)
 
 
 class DeepState(NamedTuple):
@@ -75,6 +87,7 @@ class DeepState(NamedTuple):
     y: jax.Array
 
 
+@cell_factory
 def deep_rnn(
     hidden_size: int,
     *,
@@ -159,4 +172,6 @@ def deep_rnn(
         step=step,
         output=lambda state: state.y,
         initial_state=initial_state,
+        bounds={"recurrent": 0.9, "transition": [{"weights": 1.0}] * transition}
+        | ({"skip": 0.9} if skip else {}),
     )

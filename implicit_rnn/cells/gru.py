@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.factory import cell_factory
 
 
+@cell_factory
 def gru(
     hidden_size: int, *, update_bias: float = 0.0, reset: Literal["before", "after"] = "before"
 ) -> Cell:
@@ -70,6 +72,9 @@ def gru(
             scores = scores + jax.nn.sigmoid(xi[..., d : 2 * d]) * params["candidate_bias"]
         return z * jnp.tanh(scores), 1 - z
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="gru",
         hidden_size=d,
@@ -80,5 +85,6 @@ def gru(
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"recurrent": 2.0} if after else {"gates": 4.0, "candidate": 2.0},
+        remember=remember,
+        bounds={"recurrent": 4.0} if after else {"gates": 8.0, "candidate": 4.0},
     )

@@ -23,6 +23,8 @@ from implicit_rnn.cells.base import (
     pieces,
     product,
 )
+from implicit_rnn.cells.factory import comparable_cell, typed
+from implicit_rnn.cells.memory import SPREAD, Memory, remembering, split_bias
 from solvers import Bands
 
 
@@ -45,8 +47,14 @@ def _share_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
     return share, slopes[0] * tangents[0] - slopes[1] * tangents[1]
 
 
+@comparable_cell
 def implicit(
-    cell: Cell, *, stencil: tuple[int, ...] = (-1, 1), boundary: Boundary = "zero"
+    cell: Cell,
+    *,
+    stencil: tuple[int, ...] = (-1, 1),
+    boundary: Boundary = "zero",
+    split: float = 4.0,
+    memory: Memory | None = SPREAD,
 ) -> Cell:
     """The cell with its previous state replaced by a mix of neighbours (equation 2).
 
@@ -62,6 +70,13 @@ def implicit(
       cell: a causal cell.
       stencil: offsets of the neighbours.
       boundary: states beyond the ends: zero, or learnt (`start` and `end` among the parameters).
+      split: where the biases of the switch begin. Channels take turns at listening to one
+        neighbour, with `split` for that one and `-split` for the others: 4 is a share of .98. With
+        0, all channels begin as the mean of their neighbours, a diffusion, which forgets within
+        `sqrt(l / 2)` steps where a channel that listens one way remembers `l`.
+      memory: shortest and longest memory of a channel at first, as for `remembering`, in place of
+        the gate biases that the cell would begin with; None leaves those. Cells without such a
+        gate begin as they are.
 
     Parameters: `cell` (those of the cell), and `switch` with `input` `[in, k d]`, `recurrent`
     `[d, k d]` and `bias` `[k d]` for the k neighbours.
@@ -74,16 +89,17 @@ def implicit(
         boundary, lambda params: cell.initial_state(params["cell"])
     )
     d, k = cell.hidden_size, len(stencil)
+    start = cell if memory is None or cell.remember is None else remembering(cell, memory)
     reach = max(0, -min(stencil)), max(0, max(stencil))
 
     def init(key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, 3)
         params = {
-            "cell": cell.init(keys[0], input_size),
+            "cell": start.init(keys[0], input_size),
             "switch": {
                 "input": dense(keys[1], (input_size, k * d)),
                 "recurrent": orthogonal(keys[2], d, copies=k, gain=0.5),
-                "bias": jnp.zeros(k * d),
+                "bias": split_bias(d, k, split),
             },
         }
         if boundary == "learnt":
@@ -154,7 +170,7 @@ def implicit(
         state, kept = cell.at_rest(params["cell"], xi[0])
         return state, spread(kept, shares(pieces(xi[1], k)))
 
-    return Cell(
+    mixing = Cell(
         name=f"implicit({cell.name})",
         hidden_size=d,
         init=init,
@@ -168,6 +184,7 @@ def implicit(
         bands=None if cell.split_step is None else lambda *at: sweep(*at)[1],
         at_rest=None if cell.at_rest is None else at_rest,
         causal_step=lambda params, xi, state: cell.step(params["cell"], xi[0], state),
-        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 8.0}},
+        bounds={"cell": cell.bounds or {}, "switch": {"recurrent": 16.0}},
         switch=switch,
     )
+    return typed(mixing, cell.dtype, cell.param_dtype)

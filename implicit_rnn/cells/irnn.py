@@ -17,9 +17,11 @@ from implicit_rnn.cells.base import (
     pieces,
     product,
 )
+from implicit_rnn.cells.factory import cell_factory
 from solvers import Bands
 
 
+@cell_factory
 def irnn(
     hidden_size: int, *, stencil: tuple[int, ...] = (-1, 1), boundary: Boundary = "zero"
 ) -> Cell:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 
 
 class LSTMState(NamedTuple):
@@ -50,6 +51,7 @@ def _gated_rule(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     return (o * t, c), (h_dot, c_dot)
 
 
+@cell_factory
 def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
     """`c = f c_prev + i g`, `h = o tanh(c)`, with gates i, f, g, o from `W x + U h_prev + b`.
 
@@ -84,6 +86,10 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         kept = jax.nn.sigmoid(f)
         return LSTMState(*gated(i, f, g, o, memory)), LSTMState(jnp.zeros_like(kept), kept)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        start = jnp.concatenate([-jnp.log(lengths), jnp.log(lengths)])
+        return params | {"bias": params["bias"].at[: 2 * d].set(start)}
+
     return Cell(
         name="lstm",
         hidden_size=d,
@@ -94,5 +100,6 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"recurrent": 2.0},
+        remember=remember,
+        bounds={"recurrent": 4.0},
     )

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 
 
+@cell_factory
 def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
     """`h = (1 - f) h_prev + f tanh(W x + U (f h_prev) + b)`, with the gate
 
@@ -45,6 +47,9 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         f = jax.nn.sigmoid(gate)
         return f * jnp.tanh(scores), 1 - f
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="mgu",
         hidden_size=d,
@@ -55,5 +60,6 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"gate": 4.0, "candidate": 2.0},
+        remember=remember,
+        bounds={"gate": 8.0, "candidate": 4.0},
     )

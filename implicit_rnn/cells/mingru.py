@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recurrence import linear_recurrence
 
 
+@cell_factory
 def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
     """`h = (1 - z) h_prev + z (W x + b)`, `z = sigmoid(W_z x + b_z)`: linear in the state.
 
@@ -45,6 +47,9 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         fresh, keep = at_rest(params, project(params, xs))
         return linear_recurrence(keep, fresh, h, length, reverse)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(-jnp.log(lengths))}
+
     return Cell(
         name="mingru",
         hidden_size=d,
@@ -55,6 +60,7 @@ def mingru(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=run,
     )

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.lstm import LSTMState, zero_state
 
 
+@cell_factory
 def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
     """An LSTM under master gates that rise or fall along the channels (equations 9 to 14):
 
@@ -71,5 +73,5 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
-        bounds={"recurrent": 2.0},
+        bounds={"recurrent": 4.0},
     )

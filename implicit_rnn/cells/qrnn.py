@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recurrence import convolved, last_of, linear_recurrence
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]  # of z, f and o
@@ -21,6 +22,7 @@ class QRNNState(NamedTuple):
     pending: tuple[Scores, ...]  # the next step's first, filter_width - 1 of them
 
 
+@cell_factory
 def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
     """`c = f c_prev + (1 - f) z`, `h = o c`, with scores from the last k inputs (equation 4):
 
@@ -80,6 +82,9 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         h = o * c
         return h, QRNNState(last_of(h, state.h, length, reverse), last, pending)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[d : 2 * d].set(jnp.log(lengths))}
+
     return Cell(
         name="qrnn",
         hidden_size=d,
@@ -90,6 +95,7 @@ def qrnn(hidden_size: int, *, filter_width: int = 2) -> Cell:
         initial_state=initial_state,
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=run,
     )

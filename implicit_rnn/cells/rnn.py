@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import MOST_KEPT, Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.factory import cell_factory
 
 
 class OutputState(NamedTuple):
@@ -15,6 +16,7 @@ class OutputState(NamedTuple):
     o: jax.Array
 
 
+@cell_factory
 def rnn(
     hidden_size: int,
     *,

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, affine, dense, pieces, product
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.lstm import LSTMState, zero_state
 from implicit_rnn.cells.recurrence import last_of, linear_recurrence
 
 
+@cell_factory
 def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
     """`c = f c_prev + (1 - f) W x`, `h = r c + (1 - r) x`, with gates
 
@@ -66,6 +68,9 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         h = skip + r * (c - skip)
         return h, LSTMState(last_of(h, state.h, length, reverse), last)
 
+    def remember(params: Params, lengths: jax.Array) -> Params:
+        return params | {"bias": params["bias"].at[:d].set(jnp.log(lengths))}
+
     return Cell(
         name="sru",
         hidden_size=d,
@@ -76,6 +81,7 @@ def sru(hidden_size: int, *, peephole: bool = True) -> Cell:
         initial_state=zero_state(d),
         split_step=split_step,
         at_rest=at_rest,
+        remember=remember,
         bounds={},
         run=None if peephole else run,
     )

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params
+from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recursion import Recursion, candidate_of, check_depth, weighing
 from implicit_rnn.cells.xrnn_bases import make_base
 from implicit_rnn.cells.xrnn_unit import CHILDREN, KEEPS, Projected, Unit, XRNNState
@@ -40,6 +41,7 @@ from implicit_rnn.cells.xrnn_unit import CHILDREN, KEEPS, Projected, Unit, XRNNS
 __all__ = ["XRNNState", "recursion_weights", "xrnn"]
 
 
+@cell_factory
 def xrnn(
     hidden_size: int,
     *,

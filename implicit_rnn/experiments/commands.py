@@ -37,17 +37,20 @@ def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
-    from implicit_rnn.experiments.malloc import keep_freed_memory
     from implicit_rnn.training.processes import first
 
-    keep_freed_memory()
     path = located(options.config)
     found = load(path, options.profile, options.settings)
     name = path.stem + (f"-{options.profile}" if options.profile else "")
     output = options.output or Path("runs") / name
     try:
         training.train(
-            found, output, resume=options.resume, only=options.only, command=options.command_line
+            found,
+            output,
+            resume=options.resume,
+            only=options.only,
+            profile_trace=options.profile_trace,
+            command=options.command_line,
         )
     except KeyboardInterrupt:
         return 130

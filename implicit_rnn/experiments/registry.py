@@ -25,6 +25,7 @@ from implicit_rnn.experiments.networks import (
     transformer,
 )
 from implicit_rnn.experiments.parsing.task import parsing_task
+from implicit_rnn.experiments.passes.task import passes_task
 from implicit_rnn.experiments.pixels.task import pixels_task
 from implicit_rnn.experiments.shakespeare.task import tiny_shakespeare_task
 from implicit_rnn.experiments.sorting.task import sorting_task
@@ -45,6 +46,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "logical_inference": logical_inference_task,
     "music": music_task,
     "parsing": parsing_task,
+    "passes": passes_task,
     "pixels": pixels_task,
     "sorting": sorting_task,
     "tagging": tagging_task,

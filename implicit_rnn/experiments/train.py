@@ -30,6 +30,7 @@ def train(
     *,
     resume: bool = False,
     only: Sequence[str] = (),
+    profile_trace: int = 0,
     command: str = "",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -40,6 +41,7 @@ def train(
       output: where; a single run goes right into it.
       resume: go on: runs that have finished are not run again.
       only: patterns (`bias=0.5-*`); runs whose name fits none are left out.
+      profile_trace: as for `training.train`, of every run.
       command: recorded with every result.
       console: where to print.
 
@@ -66,7 +68,10 @@ def train(
                 folders.keep_configuration(folder, config.table())
             console.print(f"{folder} is finished", highlight=False)
             continue
-        train_run(config, folder, resume=resume, command=command, name=name, console=console)
+        train_run(
+            config, folder, resume=resume, profile_trace=profile_trace, command=command, name=name,
+            console=console,
+        )  # fmt: skip
     return tabulate(output, console) if processes.first() else []
 
 
@@ -91,6 +96,7 @@ def train_run(
     folder: Path,
     *,
     resume: bool = False,
+    profile_trace: int = 0,
     command: str = "",
     name: str = "",
     console: Console | None = None,
@@ -103,7 +109,8 @@ def train_run(
             hook = stack.enter_context(contextlib.closing(TensorBoard(folder / "events")))
         return train_model(
             task, model, **how(config), parallel=config.parallel, folder=folder, resume=resume,
-            configuration=config.table(), on_log=hook, on_evaluate=hook, command=command,
+            configuration=config.table(), on_log=hook, on_evaluate=hook,
+            profile_trace=profile_trace, command=command,
             name=name, console=console,
         )  # fmt: skip
 

@@ -85,12 +85,14 @@ def label_sums(
       likeliest) and `count`.
     """
     labels = jnp.where(mask, labels, 0)
-    entropy = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+    # Half a float counts to 256 and no further.
+    exact = jnp.promote_types(scores.dtype, jnp.float32)
+    entropy = optax.softmax_cross_entropy_with_integer_labels(scores.astype(exact), labels)
     wrong = mask & (jnp.argmax(scores, axis=-1) != labels)
     sums = {
         "loss": jnp.sum(jnp.where(mask, entropy, 0)),
-        "error": jnp.sum(wrong).astype(entropy.dtype),
-        "count": jnp.sum(mask).astype(entropy.dtype),
+        "error": jnp.sum(wrong).astype(exact),
+        "count": jnp.sum(mask).astype(exact),
     }
     return sums["loss"] / jnp.maximum(sums["count"], 1), sums
 

@@ -94,13 +94,14 @@ def _follow(
     def body(carry: tuple, time: jax.Array) -> tuple[tuple, jax.Array]:
         state, token, done, length, score = carry
         found, state = step(state, token)
-        token = jnp.where(done, end, jnp.argmax(rank(time, found)))
+        token = jnp.where(done, end, jnp.argmax(rank(time, found))).astype(jnp.int32)
         score = score + jnp.where(done, 0, found[token])
         done = done | (token == end)
         return (state, token, done, length + ~done, score), token
 
-    dtype = jax.eval_shape(step, state, jnp.asarray(start))[0].dtype
-    begin = (state, jnp.asarray(start), jnp.asarray(False), jnp.asarray(0), jnp.zeros((), dtype))
+    first = jnp.asarray(start, jnp.int32)  # whatever integers a vocabulary is kept as
+    dtype = jax.eval_shape(step, state, first)[0].dtype
+    begin = (state, first, jnp.asarray(False), jnp.asarray(0), jnp.zeros((), dtype))
     (*_, length, score), tokens = lax.scan(body, begin, jnp.arange(max_length))
     return Decoded(tokens, length, score)
 

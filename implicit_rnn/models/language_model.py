@@ -120,13 +120,15 @@ def language_model(
             lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), start(params)
         )
 
+    def table(params: Params) -> jax.Array:
+        """A vector for every token."""
+        if embedding_size is None:
+            return jnp.eye(vocabulary, dtype=params["read"]["bias"].dtype)
+        return jnp.asarray(params["embedding"])
+
     def project(params: Params, tokens: jax.Array) -> Any:
         """What the first layer makes of tokens of any shape."""
-        cell, own = cells[0], params["layers"][0]
-        if embedding_size is None:
-            vectors = jnp.eye(vocabulary, dtype=params["read"]["bias"].dtype)
-        else:
-            vectors = jnp.asarray(params["embedding"])
+        cell, own, vectors = cells[0], params["layers"][0], table(params)
         if tokens.size < vocabulary:
             return cell.project(own, vectors[tokens])
         # Every token of the vocabulary once, instead of every token of the window.
@@ -140,15 +142,18 @@ def language_model(
         params: Params, tokens: jax.Array, states: State, key: jax.Array | None
     ) -> tuple[jax.Array, State]:
         """Scores `[time, batch, vocabulary]` of tokens `[time, batch]`, and the last states."""
-        xi, outputs, lasts = project(params, tokens), None, []
+        outputs: Any = None
+        lasts = []
         for number, (cell, own) in enumerate(zip(cells, params["layers"], strict=True)):
-            if outputs is not None:
-                xi = cell.project(own, outputs)
-            passed, last = _scan(cell, own, xi, states[number], truncate)
+            if cell.run is not None and truncate is None:  # all steps at once
+                xs = outputs if number else table(params)[tokens]
+                given, last = _unrolled(cell, own, xs, states[number])
+            else:
+                xi = cell.project(own, outputs) if number else project(params, tokens)
+                passed, last = _scan(cell, own, xi, states[number], truncate)
+                given = cell.output(passed)
             lasts.append(last)
-            drawn = None if key is None else jax.random.fold_in(key, number)
-            outputs = drop(cell.output(passed), dropout, drawn)
-        assert outputs is not None
+            outputs = drop(given, dropout, None if key is None else jax.random.fold_in(key, number))
         return read(params, outputs), tuple(lasts)
 
     def begun(params: Params, carried: State | None, batch_size: int) -> State:
@@ -221,6 +226,12 @@ def language_model(
         return tokens[known - 1 :]
 
     return LanguageModel(init, loss, {}, 0, carry, scores, step, start, sample)
+
+
+def _unrolled(cell: Cell, params: Params, xs: jax.Array, start: State) -> tuple[jax.Array, State]:
+    """Outputs `[time, batch, hidden_size]` of inputs `[time, batch, features]`, and last states."""
+    run = jax.vmap(lambda x, state: sequence.unroll(cell, params, x, state=state), (1, 0), (1, 0))
+    return run(xs, start)
 
 
 def _scan(

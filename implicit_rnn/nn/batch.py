@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,10 +42,41 @@ def named(
     return found
 
 
+# What a solved layer is given with every batch, and so is no setting of it.
+_WITH_A_BATCH = ("cell", "params", "xs", "length", "start", "probe", "key")
+
+
+def check_solved(cell: Cell, settings: Mapping) -> None:
+    """Refuses, when a layer is made, what `implicit_batch` would refuse when it is called."""
+    if cell.final_state is None:
+        raise ValueError(f"{cell.name} does not look ahead: use Recurrent, or cells.implicit(cell)")
+    _check_settings(implicit_batch, settings, _WITH_A_BATCH)
+
+
+def check_unrolled(settings: Mapping, *cells: Cell) -> None:
+    """Refuses, when a layer is made, what `unroll` would refuse when it is called."""
+    for cell in cells:
+        if cell.stencil != (-1,):
+            raise ValueError(f"{cell.name} looks ahead: use Implicit")
+    _check_settings(unroll, settings, ("cell", "params", "xs", "length", "state"))
+
+
+def _check_settings(function: Callable, settings: Mapping, given: tuple[str, ...]) -> None:
+    known = set(inspect.signature(function).parameters) - set(given)
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise TypeError(f"unknown settings {unknown}; there are {sorted(known)}")
+
+
 def solved(
-    cell: Cell, params: Params, xs: jax.Array, length: jax.Array | None, settings: Mapping
+    cell: Cell,
+    params: Params,
+    xs: jax.Array,
+    length: jax.Array | None,
+    settings: Mapping,
+    **given: Any,
 ) -> tuple[jax.Array, Info]:
-    states, info = implicit_batch(cell, params, xs, length=length, **settings)
+    states, info = implicit_batch(cell, params, xs, length=length, **settings, **given)
     return cell.output(states), info
 
 

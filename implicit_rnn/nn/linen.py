@@ -9,7 +9,16 @@ import flax.linen
 import jax
 
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.nn.batch import NONE, Partition, both_ways, init_both, named, solved, unrolled
+from implicit_rnn.nn.batch import (
+    NONE,
+    Partition,
+    both_ways,
+    check_solved,
+    init_both,
+    named,
+    solved,
+    unrolled,
+)
 from solvers import Info
 
 
@@ -36,11 +45,33 @@ class _LinenCellLayer(_LinenLayer):
 class LinenImplicit(_LinenCellLayer):
     """An implicit layer for linen: `apply(variables, xs, length) -> (outputs, Info)`."""
 
+    def __post_init__(self) -> None:
+        check_solved(self.cell, self.settings)
+        super().__post_init__()
+
     @flax.linen.compact
-    def __call__(self, xs: jax.Array, length: jax.Array | None = None) -> tuple[jax.Array, Info]:
-        """Solves a batch: `xs` `[batch, time, input_size]`, `length` `[batch]`."""
+    def __call__(
+        self,
+        xs: jax.Array,
+        length: jax.Array | None = None,
+        *,
+        start: State | str | None = None,
+        probe: Info | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, Info]:
+        """Solves a batch.
+
+        Args:
+          xs: `[batch, time, input_size]`.
+          length: `[batch]`.
+          start: as for `implicit_batch`: states of an earlier solve make a warm start.
+          probe: receives the report on the backward solve as its gradient.
+          key: for a random start.
+        """
         params = self._values(self.cell.init, xs, self.partition)
-        return solved(self.cell, params, xs, length, self.settings)
+        return solved(
+            self.cell, params, xs, length, self.settings, start=start, probe=probe, key=key
+        )
 
 
 class LinenRecurrent(_LinenCellLayer):

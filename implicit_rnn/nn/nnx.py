@@ -8,7 +8,17 @@ import jax
 from flax import nnx
 
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.nn.batch import NONE, Partition, both_ways, init_both, named, solved, unrolled
+from implicit_rnn.nn.batch import (
+    NONE,
+    Partition,
+    both_ways,
+    check_solved,
+    check_unrolled,
+    init_both,
+    named,
+    solved,
+    unrolled,
+)
 from solvers import Info
 
 
@@ -41,8 +51,13 @@ class _CellLayer(_Layer):
         partition: Partition = NONE,
         **settings: Any,
     ) -> None:
+        self._check(cell, settings)
         super().__init__(cell.init(rngs.params(), input_size), partition, settings)
         self.cell = cell
+
+    def _check(self, cell: Cell, settings: dict[str, Any]) -> None:
+        """Refuses a cell or a setting that the layer could not be called with."""
+        raise NotImplementedError
 
 
 class Implicit(_CellLayer):
@@ -63,9 +78,30 @@ class Implicit(_CellLayer):
     (2, 5, 4)
     """
 
-    def __call__(self, xs: jax.Array, length: jax.Array | None = None) -> tuple[jax.Array, Info]:
-        """Solves a batch: `xs` `[batch, time, input_size]`, `length` `[batch]`."""
-        return solved(self.cell, self.values(), xs, length, self.settings)
+    def _check(self, cell: Cell, settings: dict[str, Any]) -> None:
+        check_solved(cell, settings)
+
+    def __call__(
+        self,
+        xs: jax.Array,
+        length: jax.Array | None = None,
+        *,
+        start: State | str | None = None,
+        probe: Info | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, Info]:
+        """Solves a batch.
+
+        Args:
+          xs: `[batch, time, input_size]`.
+          length: `[batch]`.
+          start: as for `implicit_batch`: states of an earlier solve make a warm start.
+          probe: receives the report on the backward solve as its gradient.
+          key: for a random start.
+        """
+        return solved(
+            self.cell, self.values(), xs, length, self.settings, start=start, probe=probe, key=key
+        )
 
 
 class Recurrent(_CellLayer):
@@ -85,6 +121,9 @@ class Recurrent(_CellLayer):
     >>> outputs.shape, last.c.shape
     ((2, 5, 4), (2, 4))
     """
+
+    def _check(self, cell: Cell, settings: dict[str, Any]) -> None:
+        check_unrolled(settings, cell)
 
     def __call__(
         self, xs: jax.Array, length: jax.Array | None = None, state: State | None = None
@@ -114,6 +153,7 @@ class Bidirectional(_Layer):
         partition: Partition = NONE,
         **settings: Any,
     ) -> None:
+        check_unrolled(settings, fwd_cell, bwd_cell)
         params = init_both(fwd_cell, bwd_cell, rngs.params(), input_size)
         super().__init__(params, partition, settings)
         self.fwd_cell = fwd_cell

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from implicit_rnn.cells.base import Cell, Params, State, neighbour
+from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype, neighbour
 from implicit_rnn.sequence.unroll import checked, masked_scan
 from solvers.bands import Bands, splitting_inverse
 
@@ -50,13 +50,10 @@ def batch_equation(
         if not cell.causal:
             raise ValueError(f"{cell.name} looks ahead, and so needs a final_state")
         raise ValueError(f"{cell.name} does not look ahead: use unroll, or cells.implicit(cell)")
-    return Equation(
-        params,
-        cell.project(params, xs),
-        cell.initial_state(params) if before is None else before,
-        cell.final_state(params) if after is None else after,
-        length,
-    )
+    before = cell.initial_state(params) if before is None else before
+    after = cell.final_state(params) if after is None else after
+    before, after = cast((before, after), cell.dtype or common_dtype(params, xs, before, after))
+    return Equation(params, cell.project(params, xs), before, after, length)
 
 
 def mask(equation: Equation, leaf: jax.Array) -> jax.Array:
@@ -194,7 +191,9 @@ def start_states(
         # A sequence that has not been visited is marked by NaN: it starts as if nothing were given.
         usual = shape if cell.at_rest is None else _first_sweep(cell, equation)
         states = jax.tree.map(
-            lambda given, else_: jnp.where(jnp.isfinite(given), given, else_), start, usual
+            lambda given, else_: jnp.where(jnp.isfinite(given), given, else_).astype(else_.dtype),
+            start,
+            usual,
         )
     elif start == "zeros":
         return shape

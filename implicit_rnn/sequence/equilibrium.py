@@ -6,6 +6,7 @@ import jax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.sequence.unroll import start_state
 from solvers import Info, adjoint, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method
@@ -52,7 +53,7 @@ def equilibrium(
         params, xi = theta
         return cell.step(params, xi, h)
 
-    start = cell.initial_state(params) if state is None else state
+    start = start_state(cell, params, x, state)
     # A cell that sees more than one input at a time takes a sequence of one.
     xi = jax.tree.map(lambda leaf: leaf[0], cell.project(params, x[None]))
     passing = "implicit" if isinstance(adjoint, str) and adjoint == "auto" else adjoint
@@ -84,7 +85,7 @@ def learning_rule(
     if name in ("tbptt", "neumann", "cg_rbp"):
         return adjoint.ADJOINTS[name](steps)
     if name == "rbp":
-        return adjoint.rbp(steps, start="uniform" if uniform else "zeros", key=key)
+        return adjoint.rbp(steps, start="uniform", key=key) if uniform else adjoint.rbp(steps)
     if name == "gmres":
         return adjoint.implicit(linear.gmres(max_steps=steps, restart=steps))
     return adjoint.implicit(getattr(linear, name)(max_steps=steps))

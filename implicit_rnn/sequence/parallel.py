@@ -13,11 +13,12 @@ from jax.flatten_util import ravel_pytree
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.sequence.unroll import checked
+from implicit_rnn.cells.recurrence import last_of
+from implicit_rnn.sequence.unroll import checked, start_state
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.space import epsilon
-from solvers.split import from_before, recurrence_solve
+from solvers.split import from_before, from_last, recurrence_solve
 
 Jacobian = Literal["auto", "full", "diagonal"]
 
@@ -40,6 +41,7 @@ def parallel(
     xs: jax.Array,
     length: int | jax.Array | None = None,
     state: State | None = None,
+    reverse: bool = False,
     *,
     jacobian: Jacobian = "auto",
     damping: float = 1.0,
@@ -49,8 +51,8 @@ def parallel(
     max_steps: int | None = None,
     probe: Info | None = None,
     mesh_axis: str | None = None,
-) -> tuple[jax.Array, Info]:
-    """The outputs of `unroll`, found by Newton's method over the whole sequence (DEER).
+) -> tuple[jax.Array, State, Info]:
+    """The values of `unroll`, found by Newton's method over the whole sequence (DEER).
 
     All steps `s_t = step(xi_t, s_{t-1})` are linearised around a guess of all states, and the
     linear recurrence is solved in O(log time) depth (`solvers.recurrence`). Few sweeps do where
@@ -67,6 +69,7 @@ def parallel(
       xs: inputs `[time, input_size]`.
       length: how many steps count; outputs at or past it are zero, and nothing there matters.
       state: where to start, by default the cell's own.
+      reverse: from the end (that is, from `length`) to the beginning.
       jacobian: `"full"` (Newton; for n numbers in a state, n x n blocks), `"diagonal"`
         (quasi-Newton, O(n): the cell's `split_step` has the diagonal or its main part for free;
         for a cell without, it is taken from the blocks), or `"auto"`: full up to 32 numbers.
@@ -79,14 +82,18 @@ def parallel(
       mesh_axis: inside `shard_map`, an axis over which time is spread (`parallel_sharded`).
 
     Returns:
-      Outputs `[time, hidden_size]` and the `Info` of the solve.
+      Outputs `[time, hidden_size]`, the last state, and the `Info` of the solve.
     """
     if cell.stencil != (-1,):
         raise ValueError(f"parallel takes a causal cell; {cell.name} looks ahead: use implicit")
     if jacobian not in ("auto", "full", "diagonal"):
         raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
     xs, length = checked(xs, length)
-    start = cell.initial_state(params) if state is None else state
+    if reverse and mesh_axis is not None:
+        raise ValueError("over a mesh axis a sequence runs forwards: turn xs round")
+    if reverse:
+        xs = _turned(xs, length)
+    start = start_state(cell, params, xs, state)
     run = Run(params, cell.project(params, xs), start, length)
     flat, unravel = ravel_pytree(start)
     if jacobian == "auto":
@@ -106,7 +113,17 @@ def parallel(
         mesh_axis=mesh_axis,
     )
     inside = jnp.arange(xs.shape[0])[:, None] < length
-    return jnp.where(inside, cell.output(jax.vmap(unravel)(states)), 0), info
+    found = jax.vmap(unravel)(states)
+    ys, last = jnp.where(inside, cell.output(found), 0), last_of(found, start, length, False)
+    if mesh_axis is not None:
+        last = from_last(last, length, mesh_axis)
+    return _turned(ys, length) if reverse else ys, last, info
+
+
+def _turned(rows: jax.Array, length: jax.Array) -> jax.Array:
+    """Rows `[time, ...]` with those before the length in reverse order."""
+    time = jnp.arange(rows.shape[0])
+    return rows[jnp.where(time < length, length - 1 - time, time)]
 
 
 def _following(

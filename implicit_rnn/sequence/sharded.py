@@ -113,7 +113,7 @@ def parallel_sharded(
     atol: float | jax.Array | None = None,
     max_steps: int | None = None,
     probe: Info | None = None,
-) -> tuple[jax.Array, Info]:
+) -> tuple[jax.Array, State, Info]:
     """`parallel`, of a sequence whose steps are spread over an axis of a mesh.
 
     The linear recurrence of a sweep is scanned on every device by itself; then the devices gather
@@ -127,14 +127,16 @@ def parallel_sharded(
 
     def block(params: Params, xs: jax.Array, _: None, length: jax.Array, given: tuple) -> tuple:
         state, (rtol, atol), probe = given
-        return parallel(
+        ys, last, info = parallel(
             cell, params, xs, _own(length, xs, axis), state, jacobian=jacobian, damping=damping,
             adjoint=adjoint, rtol=rtol, atol=atol, probe=probe, mesh_axis=axis,
             max_steps=max_steps,
         )  # fmt: skip
+        return ys, (last, info)
 
     given = (state, (rtol, atol), probe)
-    return _over_time(block, params, xs, None, length, given, mesh, axis)
+    ys, (last, info) = _over_time(block, params, xs, None, length, given, mesh, axis)
+    return ys, last, info
 
 
 def _over_time(
@@ -146,8 +148,11 @@ def _over_time(
     given: tuple,
     mesh: Mesh | None,
     axis: str,
-) -> tuple[Any, Info]:
-    """`block(params, xs, states, length, given)` on every device, each with its own rows."""
+) -> tuple[Any, Any]:
+    """`block(params, xs, states, length, given)` on every device, each with its own rows.
+
+    What it returns is a tree of rows, and a tree of what all devices agree on.
+    """
     if xs.ndim != 2:
         raise ValueError(
             f"xs must be one sequence [time, features], got shape {xs.shape}; "

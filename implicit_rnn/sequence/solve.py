@@ -94,6 +94,7 @@ def implicit_batch(
     atol: float | jax.Array | None = None,
     max_steps: int = 200,
     probe: Info | None = None,
+    key: jax.Array | None = None,
     accelerated: bool = True,
     free_sweeps: bool = False,
     levels: int = 1,
@@ -107,13 +108,14 @@ def implicit_batch(
     Args:
       xs: inputs `[batch, time, input_size]`.
       length: `[batch]`.
-      start: None, `"zeros"`, `"forward"`, `"bidirectional"`, or states, with a batch axis; where
-        they are NaN, as if None were given.
+      start: None, `"zeros"`, `"random"` (needs `key`), `"forward"`, `"bidirectional"`, or states,
+        with a batch axis; where they are NaN, as if None were given.
       method: `"auto"` (30 sweeps, then Newton for the examples that need it) or `"banded"` (sweeps
         alone); any other method of `implicit` with `levels` > 1.
       adjoint: `"auto"` (20 sweeps, then BiCGSTAB for the examples that need it) or `Sweeps` (sweeps
         alone, to a tolerance or truncated); any other adjoint with `levels` > 1.
       probe: `solvers.adjoint_probe((batch,))`.
+      key: for a random start.
       accelerated: sweeps with secant steps, which take out a single slow direction; trained cells
         have one now and then, and it sets the number of steps of its batch.
       free_sweeps: return two sweeps more than met the tolerance: the sweep whose evaluation told
@@ -140,7 +142,7 @@ def implicit_batch(
     xs = jnp.where(finite[:, None, None], xs, 0)
     if levels > 1 or cell.bands is None:
         states, info = _implicit_compacted(
-            cell, params, xs, length, start, method, adjoint, levels, tolerances
+            cell, params, xs, length, start, method, adjoint, levels, tolerances, key
         )
     else:
         sweeps, newton, backward = _lockstep_settings(method, adjoint, max_steps)
@@ -148,7 +150,7 @@ def implicit_batch(
         if start is not None and not isinstance(start, str):
             start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), start)
         states, info = solvers.lockstep(
-            equation_sweep(cell), equation, start_states(cell, equation, start, None),
+            equation_sweep(cell), equation, start_states(cell, equation, start, key),
             in_axes=Equation(None, 1, None, None, 0),  # type: ignore[arg-type]
             backward=backward, rescue=newton, accelerated=accelerated, free_sweeps=free_sweeps,
             **{**tolerances, "max_steps": sweeps},
@@ -191,13 +193,15 @@ def _implicit_compacted(
     adjoint: str | Adjoint | solvers.Sweeps,
     levels: int,
     tolerances: dict,
+    key: jax.Array | None,
 ) -> tuple[State, Info]:
     axes: Any = Equation(None, 0, None, None, 0)  # type: ignore[arg-type]
     equation = jax.vmap(lambda xs, length: equation_of(cell, params, xs, length), out_axes=axes)(
         xs, length
     )
     if start is None or isinstance(start, str):
-        states = jax.vmap(lambda e: start_states(cell, e, start, None), (axes,))(equation)
+        keys = None if key is None else jax.random.split(key, xs.shape[0])
+        states = jax.vmap(lambda e, k: start_states(cell, e, start, k), (axes, 0))(equation, keys)
     else:
         states = jax.vmap(lambda e, s: start_states(cell, e, s, None), (axes, 0))(equation, start)
     if adjoint == "auto":
@@ -220,11 +224,18 @@ def switch(
     states: State,
     *,
     length: int | jax.Array | None = None,
+    initial_state: State | None = None,
+    final_state: State | None = None,
 ) -> jax.Array:
-    """How much each neighbour counts: `[time, len(stencil), hidden_size]`, shares of one."""
+    """How much each neighbour counts: `[time, len(stencil), hidden_size]`, shares of one.
+
+    Args:
+      states: of the sequence, as `implicit` found them.
+      cell, params, xs, length, initial_state, final_state: as for `implicit`.
+    """
     if cell.switch is None:
         raise ValueError(f"{cell.name} has no switch")
-    equation = equation_of(cell, params, xs, length)
+    equation = equation_of(cell, params, xs, length, initial_state, final_state)
     values = cell.switch(params, equation.xi, extended(cell, equation, states))
     return jnp.where(mask(equation, values), values, 0)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype
 
 
 def unroll(
@@ -46,7 +46,7 @@ def unroll(
     if cell.stencil != (-1,):
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
     xs, length = checked(xs, length)
-    start = cell.initial_state(params) if state is None else state
+    start = start_state(cell, params, xs, state)
     inside = jnp.arange(xs.shape[0])[:, None] < length
     if cell.run is not None and chunk is None and truncate is None:
         ys, last = cell.run(params, xs, start, length, reverse)
@@ -55,6 +55,12 @@ def unroll(
         cell.step, params, cell.project(params, xs), start, length, reverse, chunk, truncate
     )
     return jnp.where(inside, cell.output(states), 0), last
+
+
+def start_state(cell: Cell, params: Params, xs: jax.Array, state: State | None) -> State:
+    """The state before the first step, in the type that the steps compute in."""
+    start = cell.initial_state(params) if state is None else state
+    return cast(start, cell.dtype or common_dtype(params, xs, start))
 
 
 def masked_scan(

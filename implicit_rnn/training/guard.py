@@ -34,14 +34,15 @@ class GuardState(NamedTuple):
     inner_state: Any
 
 
-def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """`inner`, which is not asked where the global norm of a gradient is not finite.
 
     Such a gradient gives no change, leaves the state of `inner` as it is, and is counted. One so
     large that its squares overflow is such a one, too.
 
     Args:
-      inner: an optimiser; its update is also given `norm`, the global norm of the gradient.
+      inner: an optimiser; its update is also given `norm`, the global norm of the gradient, and
+        whatever else the guarded one is given. Its state and its changes keep their types.
     """
     asked = optax.with_extra_args_support(inner)
 
@@ -49,16 +50,21 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
         none = jnp.zeros((), jnp.int32)
         return GuardState(none, jnp.array(True), none, jnp.zeros(()), inner.init(params))
 
-    def update(gradient: Any, state: GuardState, params: Any = None) -> tuple[Any, GuardState]:
+    def update(
+        gradient: Any, state: GuardState, params: Any = None, **extra: Any
+    ) -> tuple[Any, GuardState]:
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
         missed = jnp.where(finite, 0, 1)
         before = vary_like(state.inner_state, gradient)
-        changes, new = lax.cond(
-            finite,
-            lambda: asked.update(gradient, before, params, norm=norm),
-            lambda: (jax.tree.map(jnp.zeros_like, gradient), before),
-        )
+        skipped = jax.tree.map(jnp.zeros_like, gradient), before
+
+        def taken() -> tuple[Any, Any]:
+            found = asked.update(gradient, before, params, **extra, norm=norm)
+            # A schedule of another precision, say, must not make a branch of another type.
+            return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), found, skipped)
+
+        changes, new = lax.cond(finite, taken, lambda: skipped)
         return changes, GuardState(
             missed * (state.notfinite_count + 1),
             finite,
@@ -67,7 +73,7 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
             new,
         )
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def clipped(limit: float) -> optax.GradientTransformationExtraArgs:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +20,13 @@ from rich.console import Console
 
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training import processes
+from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.checkpoint import Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.parallel import Layout, ParallelSettings
+from implicit_rnn.training.profile import traced
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
@@ -66,6 +70,7 @@ def train(
     on_log: Callable[[dict[str, Any]], None] | None = None,
     on_evaluate: Callable[[dict[str, Any]], None] | None = None,
     on_checkpoint: Callable[[Path], None] | None = None,
+    profile_trace: int = 0,
     command: str = "",
     name: str = "",
     console: Console | None = None,
@@ -89,6 +94,7 @@ def train(
       configuration: nested tables that the folder keeps; one that was trained with another is
         refused. By default the settings.
       on_log, on_evaluate, on_checkpoint: see `Hooks`.
+      profile_trace: so many updates are traced for a profiler, into `profile/` of the folder.
       command: recorded with the result.
       name: shown beside the progress bar.
       console: where to print.
@@ -96,6 +102,8 @@ def train(
     parts = trainer(
         task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
     )
+    if profile_trace:
+        parts = traced(parts, Path(folder) / "profile", profile_trace)
     if configuration is None:
         tables = {"recipe": recipe, "optimiser": optimiser, "training": settings}
         configuration = {
@@ -189,13 +197,14 @@ class _Run:
         settings, parts = self.settings, self.parts
         epoch, index = self.progress.epoch, self.progress.position
         plan, trouble = self.plan(epoch), ""
-        with interruption() as interrupted:
+        loaded = SimpleNamespace(batch=functools.partial(parts.load, self.split))
+        with interruption() as interrupted, batches_ahead(loaded) as ahead:
             while self.update < settings.updates and not trouble and not self.exhausted:
                 if index == len(plan):
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
                 if index == 0:
                     self.state = parts.begin(self.state)
-                batch, numbers = parts.load(self.split, plan[index]), None
+                batch, numbers = ahead.take(plan, index), None
                 if self.state.memory is not None:
                     numbers = self.split.numbers(plan[index])
                 self.state = parts.step(self.state, batch, numbers)

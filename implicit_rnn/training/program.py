@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
 from solvers.mesh import vary_like
+
+_MOST_SWEEPS = 30  # in an evaluation, before Newton's method takes over
 
 
 class State(NamedTuple):
@@ -201,19 +204,28 @@ class Program(NamedTuple):
         return loss, outcome, gradient
 
     def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
-        exact = self.recipe.exact()
+        exact, layout = self.recipe.exact(), self.layout
 
-        def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
-            given = {"solve": exact.settings()} if self.solved else {}
-            given |= {"carry": carry} if self.carries else {}
-            _, outcome = self.model.loss(params, batch, **given)
-            return outcome.sums | totals.solver_sums(outcome.info, None, batch), outcome.carry
+        def compiled(recipe: Recipe) -> Callable:
+            def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
+                given = {"solve": recipe.settings()} if self.solved else {}
+                given |= {"carry": carry} if self.carries else {}
+                _, outcome = self.model.loss(params, batch, **given)
+                return outcome.sums | totals.solver_sums(outcome.info, None, batch), outcome.carry
 
-        layout = self.layout
-        judged: Callable = jax.jit(judge)
-        settle: Callable = self.usable
-        if layout is not None:
-            judged, settle = layout.judged(judge), jax.jit(self.usable)
+            return jax.jit(judge) if layout is None else layout.judged(judge)
+
+        # Newton's method takes most of the time that an exact solve needs to be compiled, and is
+        # hardly ever needed: only a batch that sweeps do not solve is judged again with it.
+        swept = compiled(dataclasses.replace(exact, method="banded", max_steps=_MOST_SWEEPS))
+        solved = compiled(exact)
+        settle = self.usable if layout is None else jax.jit(self.usable)
+
+        def judged(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
+            found = swept(params, batch, carry)
+            if self.solves and found[0]["converged"] < found[0]["solves"]:
+                return solved(params, batch, carry)
+            return found
 
         def evaluate(state: State, split: Split) -> dict[str, float]:
             params, settings = settle(state), self.settings

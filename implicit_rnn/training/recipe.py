@@ -43,13 +43,13 @@ class Recipe:
         comes again. Takes memory, and room in checkpoints, for all states of the training set.
     """
 
-    rtol: float = 0.2
+    rtol: float = 0.1
     free_sweeps: bool = True
     tied: float | None = None
     loosest: float = 0.4
     method: str = "banded"
     max_steps: int = 50
-    backward: int | str | Sweeps = 3
+    backward: int | str | Sweeps = 8
     bounded: Literal["transform", "reparametrised", "none"] = "transform"
     bound_scale: float = 1.0
     clip: float = 1.0
@@ -123,7 +123,7 @@ class Recipe:
 
     def optimiser(
         self, bounds: Any, inner: optax.GradientTransformation
-    ) -> optax.GradientTransformation:
+    ) -> optax.GradientTransformationExtraArgs:
         """`inner` between a clip of the gradient and the bounds on the matrices.
 
         A gradient that is not finite changes nothing and is counted (`training/guard.py`).

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+PRECISIONS = ("bfloat16", "float16", "float32")
+
 
 class SettingsError(ValueError):
     """Settings that the task, the model or the recipe refuses: which, and why."""
@@ -25,6 +27,8 @@ class TrainingSettings:
       evaluate_batch: examples a batch of an evaluation.
       most_skipped: updates in a row that may be skipped for not being finite; looked at with every
         line of `metrics.jsonl`.
+      dtype: what losses compute in, `"bfloat16"`, `"float16"` or `"float32"`, while parameters are
+        kept as they are; None: as the model does.
     """
 
     updates: int = 1000
@@ -37,12 +41,15 @@ class TrainingSettings:
     patience: int = 0
     evaluate_batch: int = 250
     most_skipped: int = 50
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
+        if self.dtype not in (None, *PRECISIONS):
+            raise ValueError(f"dtype must be one of {', '.join(PRECISIONS)}, got {self.dtype!r}")
         least = {"seed": 0, "patience": 0, "keep": 2}  # one to fall back to
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, bool) and value < least.get(field.name, 1):
+            if type(value) is int and value < least.get(field.name, 1):
                 raise ValueError(
                     f"{field.name} must be at least {least.get(field.name, 1)}, got {value}"
                 )

@@ -14,6 +14,7 @@ import optax
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, schedule
 from implicit_rnn.training.parallel import Layout, ParallelSettings, layout_of
+from implicit_rnn.training.precision import InPrecision
 from implicit_rnn.training.program import Program, State
 from implicit_rnn.training.protocols import Model, Split, Task
 from implicit_rnn.training.recipe import Recipe
@@ -78,6 +79,8 @@ def trainer(
         rates, ema = schedule(optimiser, settings.updates), optimiser.ema
         optimiser = optimiser_of(optimiser, settings.updates)
     bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, getattr(model, "bounds", {}))
+    if settings.dtype is not None:
+        model = InPrecision(model, settings.dtype)
     layout = layout_of(parallel, task.splits["train"], settings.batch, settings.buckets)
     program = Program(
         task, model, recipe, recipe.optimiser(bounds, optimiser), bounds, ema, settings, layout

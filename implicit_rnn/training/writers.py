@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from implicit_rnn.training.folder import plain
 
 
 class WriterError(RuntimeError):
@@ -43,3 +47,26 @@ class TensorBoard:
         """Ends the files."""
         if self._writer is not None:
             self._writer.close()
+
+
+class JSONHistory:
+    """Lines of JSON as W&B keeps the history of a run, as `on_log` and as `on_evaluate`.
+
+    A row has W&B's own names for update and time, `_step`, `_timestamp` (seconds since 1970) and
+    `_runtime` (of the run), beside the metrics: `wandb.log(row, step=row["_step"])` for every row
+    imports a run that had no network.
+
+    Args:
+      path: the file; rows are added to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = Path(path)
+
+    def __call__(self, row: Mapping[str, Any]) -> None:
+        """Adds a line of `metrics.jsonl`."""
+        own = {"_step": row["update"], "_timestamp": time.time(), "_runtime": row.get("seconds")}
+        metrics = {key: value for key, value in row.items() if key not in ("update", "seconds")}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "a") as file:
+            file.write(json.dumps(own | plain(metrics), allow_nan=False) + "\n")

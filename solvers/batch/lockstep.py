@@ -338,15 +338,25 @@ class TogetherBackward(Settings):
 def _truncated(
     matvec: Callable, inverse: Callable, target: Vector, size: jax.Array, sweeps: int, rtol: Any
 ) -> tuple[Vector, Info]:
-    """A fixed number of sweeps."""
-    w, left_over = inverse(target), [target]
-    for _ in range(sweeps - 1):
-        left_over.append(subtract(target, matvec(w)))
-        w = add(w, inverse(left_over[-1]))
+    """A fixed number of sweeps, as a loop: what the linearisation keeps is then made once.
+
+    In a row of sweeps without a loop XLA fuses its making into every one of them.
+    """
+
+    def norm(rest: Vector) -> jax.Array:  # the target is of order one: squares are in range
+        return jnp.sqrt(_SPACE.dot(*lax.stop_gradient((rest, rest))))
+
+    def sweep(_: jax.Array, carry: tuple) -> tuple:
+        w, _, residual = carry
+        rest = subtract(target, matvec(w))
+        return add(w, inverse(rest)), residual, norm(rest)
+
+    start = inverse(target), size, size
+    w, before, residual = lax.fori_loop(0, sweeps - 1, sweep, start)
     short = sweeps < 3
     if short:
-        left_over.append(subtract(target, matvec(w)))
-    before, residual = (relative(_SPACE.norm(rest), size) for rest in left_over[-2:])
+        before, residual = residual, norm(subtract(target, matvec(w)))
+    before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
     status = recheck(of_remainder(ratio(residual, jnp.maximum(before, 1)), 0.0), residual, rtol)
     steps = constant(sweeps, size).astype(jnp.int32)  # of the devices of the batch

@@ -50,7 +50,7 @@ def test_stacked_cell_is_a_cell_like_any_other():
     )
     assert info.converged
     assert cell.output(states).shape == (TIME, WIDTH)
-    ys, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x))(params["cell"], xs)
+    ys, _, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x))(params["cell"], xs)
     assert info.converged
     np.testing.assert_allclose(ys, implicit_rnn.unroll(cell, params["cell"], xs)[0], atol=1e-5)
 

@@ -122,3 +122,9 @@ def test_temperature_sharpens():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="width must be at least 1"):
         beam(step, 0.0, END, END, LONGEST, 0)
+
+
+def test_small_unsigned_tokens_start_a_sequence():
+    found = greedy(step, jnp.float32(0), jnp.uint8(END), END, LONGEST)
+    expected = greedy(step, jnp.float32(0), END, END, LONGEST)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)

@@ -136,3 +136,22 @@ def test_bad_arguments_are_named():
         encoder("lstm", WIDTH, layers=0)
     with pytest.raises(ValueError, match="below 1, got 1"):
         encoder("lstm", WIDTH, dropout=1.0)
+
+
+def test_an_encoder_takes_cells_as_well_as_names():
+    def features(encoder):
+        params = encoder.init(jax.random.key(0), 2)
+        run = jax.jit(lambda xs, length: encoder.apply(params, xs, length).features)
+        return run(jnp.ones((2, 4, 2)), jnp.array([4, 2]))
+
+    for made, named in (
+        (encoder(cells.gru(3)), encoder("gru", 3)),
+        (encoder((cells.gru(3), cells.gru(3))), encoder("bigru", 3)),
+    ):
+        np.testing.assert_array_equal(features(made), features(named))
+    assert features(encoder((cells.gru(3), cells.mgu(2)))).shape == (2, 4, 5)
+    assert encoder(cells.implicit(cells.mgu(3))).solves == 1
+    with pytest.raises(ValueError, match="hidden_size: a cell that is made already takes none"):
+        encoder(cells.gru(3), 3)
+    with pytest.raises(ValueError, match="needs hidden_size"):
+        encoder("gru")

@@ -10,6 +10,7 @@ import pytest
 
 from implicit_rnn import cells, unroll
 from implicit_rnn.models import TokenBatch, greedy, language_model
+from implicit_rnn.models.base import label_sums
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
     assert_learns,
@@ -181,3 +182,28 @@ def test_bad_arguments_are_named():
         model.sample(params, jax.random.key(0), jnp.zeros(0, int), 3)
     with pytest.raises(ValueError, match="pass a key"):
         model.sample(params, None, jnp.zeros(1, int), 3)
+
+
+def test_cells_that_do_all_steps_at_once_are_let_to():
+    """With the scores, carries and gradients of one step after the other."""
+    cell = cells.mingru(WIDTH)
+    at_once = language_model([cell] * 2, VOCABULARY)
+    by_steps = language_model([cell._replace(run=None)] * 2, VOCABULARY)
+    params, batch = begin(at_once), TokenBatch(TOKENS)
+    carry = jax.tree.map(lambda leaf: leaf + 0.3, at_once.carry(params, BATCH))
+
+    def program(model):
+        loss = lambda params: model.loss(params, batch, carry=carry)  # noqa: E731
+        return jax.value_and_grad(loss, has_aux=True)
+
+    chex.assert_trees_all_close(
+        jax.jit(program(at_once))(params), jax.jit(program(by_steps))(params), atol=1e-6
+    )
+    assert "while" not in str(jax.make_jaxpr(program(at_once))(params))
+
+
+def test_counts_in_half_precision_are_exact():
+    scores, labels = jnp.zeros((1001, 2), jnp.bfloat16), jnp.ones(1001, jnp.int32)
+    _, sums = label_sums(scores, labels, jnp.ones(1001, bool))
+    assert sums["count"] == 1001
+    assert sums["error"] == 1001

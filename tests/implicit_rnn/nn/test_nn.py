@@ -240,3 +240,27 @@ def test_wrong_shapes_are_named():
             layer(jnp.ones((5, 2)))
         with pytest.raises(ValueError, match="length must have shape"):
             layer(jnp.ones((3, 5, 2)), jnp.array(4))
+
+
+def test_what_a_layer_could_not_be_called_with_is_refused_when_it_is_made():
+    with pytest.raises(TypeError, match=r"unknown settings \['metod'\]; there are .*'method'"):
+        nn.Implicit(CELL, 2, rngs=nnx.Rngs(0), metod="banded")
+    with pytest.raises(ValueError, match="gru does not look ahead: use Recurrent"):
+        nn.Implicit(cells.gru(2), 2, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="igru looks ahead: use Implicit"):
+        nn.Recurrent(CELL, 2, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="does not look ahead"):
+        nn.LinenImplicit(cells.gru(2))
+
+
+def test_a_solved_layer_takes_a_warm_start_and_a_probe():
+    xs, length = data()
+    layer = nn.Implicit(CELL, 2, rngs=nnx.Rngs(0), **SETTINGS)
+    outputs, cold = layer(xs, length)
+    _, warm = layer(xs, length, start=outputs)
+    assert np.sum(warm.steps) < np.sum(cold.steps)
+    _, drawn = layer(xs, length, start="random", key=jax.random.key(1))
+    assert np.all(drawn.converged)
+    probe = solvers.adjoint_probe((3,))
+    seen = jax.grad(lambda probe: jnp.sum(layer(xs, length, probe=probe)[0]))(probe)
+    assert np.sum(seen.steps) > 0

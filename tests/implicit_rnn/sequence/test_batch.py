@@ -280,3 +280,38 @@ def test_time_and_batch_can_be_sharded_over_eight_devices():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "same"
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_one_example_that_is_nan_spoils_no_gradient(levels):
+    """Also compacted, and with a cell whose bands are estimated."""
+    cell = cells.implicit(cells.deep_rnn(2)) if levels == 1 else cells.igru(2)
+    params, xs = cell.init(jax.random.key(0), 2), jnp.ones((3, 4, 2)).at[1, 2].set(jnp.nan)
+
+    @jax.jit
+    def gradient(params):
+        def total(params):
+            states, info = implicit_rnn.implicit_batch(
+                cell, params, xs, levels=levels, method="picard" if levels > 1 else "auto",
+                adjoint="one_step" if levels > 1 else "auto", start="random",
+                key=jax.random.key(1),
+            )  # fmt: skip
+            return jnp.sum(cell.output(states)), info
+
+        return jax.grad(total, has_aux=True)(params)
+
+    found, info = gradient(params)
+    assert info.status[1] == solvers.Status.NONFINITE
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
+
+
+def test_the_switch_sees_given_boundary_states():
+    cell = cells.igru(2)
+    params, xs = cell.init(jax.random.key(0), 2), jnp.ones((3, 2))
+    ends = {"initial_state": jnp.full(2, 5.0), "final_state": jnp.full(2, -5.0)}
+    states = jnp.zeros((3, 2))
+    share = implicit_rnn.switch(cell, params, xs, states, **ends)
+    usual = implicit_rnn.switch(cell, params, xs, states)
+    assert not np.allclose(share[0], usual[0])
+    assert not np.allclose(share[-1], usual[-1])
+    np.testing.assert_array_equal(share[1], usual[1])

@@ -34,9 +34,9 @@ def program(run):
     """Gradient of a loss of the outputs, the outputs, and what else is told."""
 
     def loss(params, xs, *more):
-        ys, told = run(params, xs, *more)
+        ys, *told = run(params, xs, *more)
         weights = jnp.arange(1.0, 1 + ys.size).reshape(ys.shape)
-        return jnp.sum(weights * jnp.sin(ys)), (ys, told)
+        return jnp.sum(weights * jnp.sin(ys)), (ys, *told)
 
     return jax.jit(jax.grad(loss, (0, 1), has_aux=True))
 
@@ -47,16 +47,17 @@ def test_parallel_equals_unroll_in_values_and_gradients(name, jacobian):
         cell = cells.CELLS[name](WIDTH)
         params, xs = example(cell)
         state = jax.tree.map(lambda leaf: leaf + 0.3, cell.initial_state(params))
-        expected, (ys, _) = program(
+        expected, (ys, end) = program(
             lambda params, xs: implicit_rnn.unroll(cell, params, xs, state=state)
         )(params, xs)
-        got, (found, info) = program(
+        got, (found, last, info) = program(
             lambda params, xs: implicit_rnn.parallel(
                 cell, params, xs, state=state, jacobian=jacobian
             )
         )(params, xs)
         assert info.converged
         np.testing.assert_allclose(found, ys, atol=1e-11)
+        chex.assert_trees_all_close(last, end, atol=1e-11)
         chex.assert_trees_all_close(got, expected, atol=1e-8)
 
 
@@ -80,20 +81,21 @@ def test_padding_changes_nothing_in_a_batch_of_any_lengths(jacobian):
     clean = run(params, xs)
     dirty = run(params, jnp.where(past, jnp.nan, xs))
     chex.assert_trees_all_equal(clean, dirty)
-    gradient, (ys, info) = clean
+    gradient, (ys, last, info) = clean
     assert np.all(info.converged)
     assert info.steps[0] == 0
     assert info.steps[1] <= 1
     assert np.all(np.where(past, ys, 0) == 0)
-    expected, (values, _) = program(in_a_loop)(params, xs)
+    expected, (values, end) = program(in_a_loop)(params, xs)
     np.testing.assert_allclose(ys, values, atol=1e-5)
+    np.testing.assert_allclose(last, end, atol=1e-5)
     chex.assert_trees_all_close(gradient, expected, rtol=1e-3, atol=2e-3)
 
 
 def test_no_time_at_all_is_legal():
     cell = cells.gru(WIDTH)
     params, _ = example(cell)
-    ys, info = jax.jit(lambda x: implicit_rnn.parallel(cell, params, x))(jnp.zeros((0, INPUTS)))
+    ys, _, info = jax.jit(lambda x: implicit_rnn.parallel(cell, params, x))(jnp.zeros((0, INPUTS)))
     assert ys.shape == (0, WIDTH)
     assert info.converged
 
@@ -105,7 +107,7 @@ def test_no_time_at_all_is_legal():
 def test_large_weights_are_solved_in_at_most_as_many_sweeps_as_steps(name, jacobian):
     cell = cells.CELLS[name](6)
     params, xs = example(cell, time=50, scale=4.0)
-    ys, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x, jacobian=jacobian))(
+    ys, _, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x, jacobian=jacobian))(
         params, xs
     )
     assert info.converged
@@ -116,17 +118,26 @@ def test_large_weights_are_solved_in_at_most_as_many_sweeps_as_steps(name, jacob
 def test_what_is_not_solved_is_not_claimed():
     cell = cells.rnn(6)
     params, xs = example(cell, time=30, scale=6.0)
-    ys, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x, max_steps=5))(params, xs)
+    ys, _, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x, max_steps=5))(params, xs)
     assert info.status == Status.MAX_STEPS
     assert np.all(np.isfinite(ys))
     assert np.max(np.abs(ys - implicit_rnn.unroll(cell, params, xs)[0])) > 1e-2
+
+
+def test_it_runs_from_the_end_to_the_beginning():
+    cell = cells.lstm(WIDTH)
+    params, xs = example(cell)
+    for length in (0, 4, TIME):
+        ys, last, _ = implicit_rnn.parallel(cell, params, xs, length, reverse=True)
+        expected = implicit_rnn.unroll(cell, params, xs, length, reverse=True)
+        chex.assert_trees_all_close((ys, last), expected, atol=1e-5)
 
 
 def test_inputs_that_are_not_finite_are_reported():
     cell = cells.gru(WIDTH)
     params, xs = example(cell)
     run = jax.jit(lambda xs: implicit_rnn.parallel(cell, params, xs))
-    ys, info = run(xs.at[3].set(jnp.nan))
+    ys, _, info = run(xs.at[3].set(jnp.nan))
     assert info.status == Status.NONFINITE
     assert np.all(np.isfinite(ys))
 
@@ -174,7 +185,7 @@ def test_program_lowers_for_cuda_and_tpu(jacobian):
     params, xs = example(cell)
 
     def loss(params, xs):
-        ys, info = implicit_rnn.parallel(cell, params, xs, jacobian=jacobian)
+        ys, _, info = implicit_rnn.parallel(cell, params, xs, jacobian=jacobian)
         return jnp.sum(ys), info
 
     lowered = export.export(jax.jit(jax.grad(loss, has_aux=True)), platforms=["cuda", "tpu"])

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+from implicit_rnn import cells, nn
+from implicit_rnn.training import Recipe
 from implicit_rnn.training.guard import clipped, guarded
 from implicit_rnn.training.optimiser import (
     OPTIMISERS,
@@ -94,3 +97,39 @@ def test_the_guard_clips_and_skips_like_optax():
             np.testing.assert_allclose(a, b, rtol=1e-6)
     assert int(states[0].total_notfinite) == 3
     assert int(states[0].notfinite_count) == 1
+
+
+@pytest.mark.parametrize(("own", "wide"), [("bfloat16", False), ("float32", True)])
+def test_types_of_parameters_and_state_stay_what_they_are(own, wide):
+    """Half-precision parameters, and single ones while jax computes schedules in double."""
+    with jax.enable_x64(wide):
+        cell = cells.igru(3)
+        params = cell.init(jax.random.key(0), 2)
+        params = jax.tree.map(lambda leaf: leaf.astype(own), params)
+        inner = optax.adam(optax.cosine_decay_schedule(1e-3, 10))
+        made = Recipe().optimiser(cell.bounds, inner)
+        state = made.init(params)
+        changes, after = jax.jit(made.update)(params, state, params)
+        for old, new in ((params, changes), (state, after)):
+            kinds = [[leaf.dtype for leaf in jax.tree.leaves(tree)] for tree in (old, new)]
+            assert kinds[0] == kinds[1]
+
+
+def test_the_guard_passes_on_what_an_optimiser_of_optax_is_given():
+    made = guarded(optax.contrib.reduce_on_plateau(patience=1, factor=0.5, cooldown=0))
+    params = {"w": jnp.ones(2)}
+    state = made.init(params)
+    for _ in range(3):
+        changes, state = made.update(params, state, params, value=1.0)
+    assert np.all(changes["w"] < 1), "the value has not improved"
+
+
+def test_the_recipe_serves_modules_of_nnx():
+    layer = nn.Implicit(cells.igru(3), 2, rngs=nnx.Rngs(0))
+    params = nnx.state(layer, nnx.Param)
+    large = jax.tree.map(lambda leaf: 100 * leaf, params)
+    bounds = {"params": layer.cell.bounds}
+    optimiser = nnx.Optimizer(layer, Recipe().optimiser(bounds, optax.sgd(1.0)), wrt=nnx.Param)
+    optimiser.update(layer, large)
+    limit = 1.01 * layer.cell.bounds["cell"]["candidate"]
+    assert np.linalg.norm(layer.values()["cell"]["candidate"], 2) <= limit

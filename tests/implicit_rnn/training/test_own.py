@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,10 @@ from rich.console import Console
 
 from implicit_rnn import training
 from implicit_rnn.training import Outcome, TrainingSettings
+from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.folder import Records
+from implicit_rnn.training.tables import dump
+from implicit_rnn.training.writers import JSONHistory
 from tests.implicit_rnn.experiments.problems import without_times
 
 SETTINGS = TrainingSettings(updates=12, batch=8, log_every=2, evaluate_every=4, evaluate_batch=10)
@@ -167,3 +172,66 @@ def test_library_networks_satisfy_the_protocol(tmp_path: Path):
     )  # fmt: skip
     assert result["converged"] > 0
     assert jax.tree.leaves(result["forward_steps"])
+
+
+def test_a_loss_in_half_precision_keeps_parameters_whole(tmp_path: Path):
+    seen = []
+
+    class Watched(Net):
+        def loss(self, params, batch, *, key=None):
+            seen.extend(leaf.dtype for leaf in jax.tree.leaves((params, batch)))
+            return super().loss(params, batch, key=key)
+
+    settings = dataclasses.replace(SETTINGS, dtype="bfloat16")
+    how = {"optimiser": optax.adam(0.05), "settings": settings}
+    parts = training.trainer(Lines(), Watched(), **how)
+    split = parts.task.splits["train"]
+    state = parts.init()
+    before = [leaf.dtype for leaf in jax.tree.leaves(state)]
+    losses = []
+    for entry in split.plan(8, 1, np.random.default_rng(0)) * 3:
+        state = parts.step(state, split.batch(entry))
+        losses.append(float(state.loss))
+    assert set(seen) == {jnp.dtype("bfloat16")}
+    assert [leaf.dtype for leaf in jax.tree.leaves(state)] == before
+    assert jnp.dtype("bfloat16") not in before
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
+
+
+def test_rows_go_to_a_history_that_wandb_can_take(tmp_path: Path):
+    history = JSONHistory(tmp_path / "wandb-history.jsonl")
+    train(tmp_path / "run", on_log=history, on_evaluate=history)
+    lines = (tmp_path / "wandb-history.jsonl").read_text().splitlines()
+    written = [json.loads(line) for line in lines]
+    own = Records(tmp_path / "run" / "metrics.jsonl").read()
+    assert [row["_step"] for row in written] == [row["update"] for row in own]
+    assert written[0]["loss"] == own[0]["loss"]
+    assert written[0]["_timestamp"] > 1.6e9
+
+
+def test_some_updates_are_traced_for_a_profiler(tmp_path: Path):
+    train(tmp_path / "run", profile_trace=2)
+    assert [*(tmp_path / "run" / "profile").rglob("*.xplane.pb")]
+
+
+def test_batches_are_begun_one_ahead_and_are_the_same():
+    begun = []
+
+    def batch(entry):
+        begun.append(entry)
+        return entry
+
+    split = SimpleNamespace(batch=batch)
+    with batches_ahead(split) as ahead:
+        plan = list(range(3))
+        assert [ahead.take(plan, number) for number in plan] == plan
+        other = list(range(10, 13))
+        assert ahead.take(other, 1) == 11, "a run that goes on within an epoch"
+        assert ahead.take(other, 2) == 12
+    assert begun == [0, 1, 2, 11, 12]
+
+
+def test_a_configuration_of_any_text_can_be_read_again():
+    table = {"task": {"path": "data/\N{GRINNING FACE}/a\\b", "sizes": [1, 2.5], "none": None}}
+    assert tomllib.loads(dump(table)) == {"task": {key: table["task"][key] for key in
+                                                   ("path", "sizes")}}  # fmt: skip

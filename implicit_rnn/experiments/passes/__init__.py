@@ -1,0 +1,1 @@
+"""Labels that need one pass over a sequence, and labels that need two."""
