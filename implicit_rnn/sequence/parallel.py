@@ -84,13 +84,8 @@ def parallel(
     Returns:
       Outputs `[time, hidden_size]`, the last state, and the `Info` of the solve.
     """
-    if cell.stencil != (-1,):
-        raise ValueError(f"parallel takes a causal cell; {cell.name} looks ahead: use implicit")
-    if jacobian not in ("auto", "full", "diagonal"):
-        raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
+    _check(cell, jacobian, reverse, mesh_axis)
     xs, length = checked(xs, length)
-    if reverse and mesh_axis is not None:
-        raise ValueError("over a mesh axis a sequence runs forwards: turn xs round")
     if reverse:
         xs = _turned(xs, length)
     start = start_state(cell, params, xs, state)
@@ -118,6 +113,15 @@ def parallel(
     if mesh_axis is not None:
         last = from_last(last, length, mesh_axis)
     return _turned(ys, length) if reverse else ys, last, info
+
+
+def _check(cell: Cell, jacobian: str, reverse: bool, mesh_axis: str | None) -> None:
+    if cell.stencil != (-1,):
+        raise ValueError(f"parallel takes a causal cell; {cell.name} looks ahead: use implicit")
+    if jacobian not in ("auto", "full", "diagonal"):
+        raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
+    if reverse and mesh_axis is not None:
+        raise ValueError("over a mesh axis a sequence runs forwards: turn xs round")
 
 
 def _turned(rows: jax.Array, length: jax.Array) -> jax.Array:
