@@ -105,9 +105,10 @@ def test_a_table_is_sharded_by_a_rule_with_its_moments(kind):
 
 def test_an_ensemble_trains_inside_shard_map():
     one = parts(ONE)
-    batch, state = batches(one)[0], one.init()
+    batch = batches(one)[0]
 
     def scaled(factor: jax.Array) -> training.State:
+        state = one.init()
         return state._replace(params=jax.tree.map(lambda p: factor * p, state.params))
 
     def member(factor: jax.Array) -> dict:
