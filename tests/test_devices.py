@@ -21,6 +21,6 @@ def on_devices(root: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["test_data.py"])
+@pytest.mark.parametrize("name", ["test_data.py", "test_time.py"])
 def test_on_eight_devices(root: Path, name: str):
     on_devices(root, name)

@@ -140,6 +140,10 @@ class Layout(NamedTuple):
                     return NamedSharding(self.mesh, spec)
             return self.everywhere
 
+        for pattern in self.rules:
+            if not any(re.search(pattern, "/".join(path)) for path in own):
+                paths = ", ".join("/".join(path) for path in own)
+                raise SettingsError(f"parallel.rules: {pattern!r} fits no parameter of {paths}")
         placed = jax.tree_util.tree_map_with_path(sharding, state)
         return placed._replace(carry=jax.tree.map(lambda _: self.rows, state.carry))
 
@@ -249,11 +253,12 @@ def layout_of(
       split: of the training set.
       batch, buckets: of the settings of the training.
     """
+    parts = _most_parts(split, batch, buckets)
     if isinstance(parallel, Layout):
         found = parallel
     else:
         parallel = parallel or ParallelSettings()
-        sizes = _sizes(parallel, _most_parts(split, batch, buckets))
+        sizes = _sizes(parallel, parts)
         if sizes is None:
             return None
         count = math.prod(sizes)
@@ -269,7 +274,6 @@ def layout_of(
         found = Layout(mesh, parallel.rules)
     if found.mesh.size == 1 and jax.process_count() == 1:
         return None
-    parts = _most_parts(split, batch, buckets)
     if parts % found.mesh.size:
         what = (
             f"a batch of {batch} cannot be dealt"
@@ -287,9 +291,9 @@ def _sizes(parallel: ParallelSettings, parts: int) -> tuple[int, ...] | None:
     """Devices along each axis; None where one does everything."""
     there = jax.device_count()
     if not parallel.shape:
-        most = there if jax.process_count() > 1 else math.gcd(parts, there)
-        if parts > 1 and most < there:  # some divisor of the batch that is no divisor of `there`
-            most = max(n for n in range(1, there + 1) if parts % n == 0)
+        most = max(n for n in range(1, there + 1) if parts % n == 0)
+        if jax.process_count() > 1:  # where all have to take part
+            most = there
         return None if most == 1 else (most, *[1] * (len(parallel.axes) - 1))
     known = math.prod(size for size in parallel.shape if size > 0)
     sizes = tuple(there // known if size == -1 else size for size in parallel.shape)

@@ -105,9 +105,10 @@ def test_a_table_is_sharded_by_a_rule_with_its_moments(kind):
 
 def test_an_ensemble_trains_inside_shard_map():
     one = parts(ONE)
-    batch, state = batches(one)[0], one.init()
+    batch = batches(one)[0]
 
     def scaled(factor: jax.Array) -> training.State:
+        state = one.init()
         return state._replace(params=jax.tree.map(lambda p: factor * p, state.params))
 
     def member(factor: jax.Array) -> dict:
@@ -165,6 +166,8 @@ def test_what_cannot_be_dealt_is_refused_or_left_to_fewer_devices():
         parts(ParallelSettings(shape=(16,)))
     with pytest.raises(SettingsError, match=r"'head' shards head of shape \(6,\) along"):
         words(ParallelSettings(shape=(4,), rules={"head": ("data",)})).init()
+    with pytest.raises(SettingsError, match="'bed/tables' fits no parameter of embedding"):
+        words(ParallelSettings(rules={"bed/tables": ("data",)})).init()
     problem = Words()
     found = training.trainer(problem, problem, settings=TrainingSettings(batch=6))
     assert found.layout.mesh.size == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +215,13 @@ def test_the_solve_is_lowered_for_accelerators(platform: str):
 
     exported = jax.export.export(graded(run, CELL), platforms=[platform])(params, inputs(64), None)
     assert exported.nr_devices == 8
+
+
+def test_the_page_about_scaling_runs(root: Path, run_blocks: Callable[[Path], dict]):
+    found = run_blocks(root / "docs" / "scaling.md")
+    assert found["info"].converged
+    assert found["told"].converged
+    assert found["states"].sharding.spec == P("time")
 
 
 def test_what_cannot_be_spread_is_refused():
