@@ -27,8 +27,7 @@ def from_before(rows: Tree, count: int, edge: Tree, axis: str) -> Tree:
     """The last `count` rows of the block before; on the first device, `edge`."""
 
     def halo(leaf: jax.Array, edge: jax.Array) -> jax.Array:
-        size = lax.axis_size(axis)
-        sent = lax.ppermute(leaf[-count:], axis, [(i, i + 1) for i in range(size - 1)])
+        sent = _handed_on(leaf[-count:], 1, axis)
         return jnp.where(lax.axis_index(axis) == 0, edge, sent)
 
     return jax.tree.map(halo, rows, edge)
@@ -38,11 +37,26 @@ def from_after(rows: Tree, count: int, edge: Tree, axis: str) -> Tree:
     """The first `count` rows of the block after; on the last device, `edge`."""
 
     def halo(leaf: jax.Array, edge: jax.Array) -> jax.Array:
-        size = lax.axis_size(axis)
-        sent = lax.ppermute(leaf[:count], axis, [(i + 1, i) for i in range(size - 1)])
-        return jnp.where(lax.axis_index(axis) == size - 1, edge, sent)
+        sent = _handed_on(leaf[:count], -1, axis)
+        return jnp.where(lax.axis_index(axis) == lax.axis_size(axis) - 1, edge, sent)
 
     return jax.tree.map(halo, rows, edge)
+
+
+def _handed_on(rows: jax.Array, by: int, axis: str) -> jax.Array:
+    """The rows of the device `by` places before; anything where there is none.
+
+    A permutation is one operation of all devices of a mesh. Along its other axes there may be other
+    examples, whose loops take another number of turns: they would wait for each other for ever. A
+    gathering is one of the devices along this axis alone.
+    """
+    size, mesh = lax.axis_size(axis), jax.sharding.get_abstract_mesh()
+    if all(mesh.shape[name] == 1 for name in mesh.manual_axes if name != axis):
+        own = range(max(0, -by), size - max(0, by))
+        return lax.ppermute(rows, axis, [(i, i + by) for i in own])
+    everyone = lax.all_gather(rows, axis)
+    place = jnp.clip(lax.axis_index(axis) - by, 0, size - 1)
+    return lax.dynamic_index_in_dim(everyone, place, keepdims=False)
 
 
 def from_last(tree: Tree, count: jax.Array, axis: str) -> Tree:

@@ -17,7 +17,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from implicit_rnn import training
+from implicit_rnn import cells, models, training
+from implicit_rnn.experiments.shakespeare.task import text_task
 from implicit_rnn.training import Layout, Outcome, ParallelSettings, SettingsError, TrainingSettings
 from tests.devices.problems import ONE, after, batches, collectives, parts, same, tagger, task
 
@@ -171,3 +172,21 @@ def test_what_cannot_be_dealt_is_refused_or_left_to_fewer_devices():
     problem = Words()
     found = training.trainer(problem, problem, settings=TrainingSettings(batch=6))
     assert found.layout.mesh.size == 6
+
+
+def test_what_a_stateful_model_carries_stays_with_its_stream():
+    tokens = np.random.default_rng(0).integers(0, 5, size=700)
+    problem = text_task(tokens, list("abcde"), window=6, held_out=0.4)
+    model = models.language_model([cells.gru(4)], 5)
+
+    def run(devices: int) -> tuple:
+        made = training.trainer(
+            problem, model, optimiser=optax.sgd(0.1), parallel=ParallelSettings(shape=(devices,)),
+            settings=TrainingSettings(updates=6, batch=8),
+        )  # fmt: skip
+        state, train = made.begin(made.init()), problem.splits["train"]
+        for entry in train.plan(8, 1, np.random.default_rng(0))[:6]:
+            state = made.step(state, made.load(train, entry))
+        return state.params, state.carry, made.evaluate(state, problem.splits["valid"])
+
+    same(run(8), run(1), rtol=1e-4)
