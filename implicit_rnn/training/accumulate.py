@@ -1,32 +1,20 @@
-"""Several batches an update: their gradients added up as if they were one large batch."""
+"""Several batches an update: their gradients added up as if they were one large batch.
+
+A loss is a mean over `counted` terms, so that a batch weighs as many as it has: with `n_i` of them,
+`sum n_i loss_i / sum n_i` is the loss of all examples in one batch. What is added up here are the
+`n_i loss_i` and their gradients, in float32 at least.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from implicit_rnn.training import totals
-
-
-class Graded(NamedTuple):
-    """What a batch says of the parameters.
-
-    Attributes:
-      loss: the loss.
-      gradient: of the loss.
-      sums: by name.
-      carry: what the next batch starts from.
-      states: of layers that are solved.
-    """
-
-    loss: jax.Array
-    gradient: Any
-    sums: dict[str, jax.Array]
-    carry: Any
-    states: Any = ()
+from implicit_rnn.training.parallel import Graded
 
 
 def counted(sums: dict[str, jax.Array]) -> jax.Array:
@@ -34,54 +22,45 @@ def counted(sums: dict[str, jax.Array]) -> jax.Array:
     return jnp.asarray(sums.get("count_loss", sums["count"]))
 
 
-def accumulated(graded: Callable[..., Graded]) -> Callable[..., Graded]:
-    """`graded` for several batches, with the mean over all that their losses are means over.
-
-    A loss is a mean over `counted` terms, so that batches weigh as many as they have: with `n_i` of
-    them, `sum n_i loss_i / sum n_i` is the loss of all examples in one batch. The gradient is added
-    up in float32 at least.
-
-    Args:
-      graded: `(params, batch, carry, key, latest) -> Graded`.
-
-    Returns:
-      `(params, batches, carry, key, latest) -> Graded`; every shape of a batch is compiled once, in
-      whatever order they come.
-    """
-
-    @jax.jit
-    def weighed(params: Any, batch: Any, carry: Any, key: jax.Array, latest: Any) -> Graded:
-        found = graded(params, batch, carry, key, latest)
-        return _scaled(found, counted(found.sums), jnp.float32)._replace(states=())
-
-    @jax.jit
-    def add(a: Graded, b: Graded) -> Graded:
-        gradient = jax.tree.map(jnp.add, a.gradient, b.gradient)
-        return Graded(a.loss + b.loss, gradient, totals.add(a.sums, b.sums), b.carry)
-
-    @jax.jit
-    def mean(total: Graded, params: Any) -> Graded:
-        found = _scaled(total, 1 / jnp.maximum(counted(total.sums), 1), jnp.float32)
-        typed = jax.tree.map(lambda g, p: g.astype(p.dtype), found.gradient, params)
-        return found._replace(gradient=typed)
-
-    def run(params: Any, batches: Sequence[Any], carry: Any, key: jax.Array, latest: Any) -> Graded:
-        total = None
-        for number, batch in enumerate(batches):
-            found = weighed(params, batch, carry, jax.random.fold_in(key, number), latest)
-            carry = found.carry
-            total = found if total is None else add(total, found)
-        assert total is not None
-        return mean(total, params)
-
-    return run
-
-
-def _scaled(found: Graded, by: jax.Array, least: Any) -> Graded:
-    """Loss and gradient times a number, in a type with as many digits as `least` has."""
+def times(found: Graded, factor: jax.Array) -> Graded:
+    """Loss and gradient times a number, in float32 at least."""
 
     def scaled(leaf: jax.Array) -> jax.Array:
-        kind = jnp.promote_types(leaf.dtype, least)
-        return leaf.astype(kind) * jnp.asarray(by, kind)
+        kind = jnp.promote_types(leaf.dtype, jnp.float32)
+        return leaf.astype(kind) * factor.astype(kind)
 
     return found._replace(loss=scaled(found.loss), gradient=jax.tree.map(scaled, found.gradient))
+
+
+def mean(total: Graded, params: Any) -> Graded:
+    """Loss and gradient of what was added up, as means, in the types of the parameters."""
+    found = times(total, 1 / jnp.maximum(counted(total.sums), 1))
+    typed = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), found.gradient, params)
+    return found._replace(gradient=typed)
+
+
+def added(a: Graded, b: Graded) -> Graded:
+    """Both together; the second comes after the first."""
+    gradient = jax.tree.map(jnp.add, a.gradient, b.gradient)
+    return Graded(a.loss + b.loss, gradient, totals.add(a.sums, b.sums), b.carry)
+
+
+def accumulated(weighed: Callable[..., Graded]) -> Callable[..., Graded]:
+    """`weighed` for several batches; every shape of a batch is compiled once, however they come.
+
+    Args:
+      weighed: `(params, batch, carry, key, latest) -> Graded`, a batch's `n loss` and its gradient.
+
+    Returns:
+      `(params, batches, carry, key, latest) -> Graded`: the sums over all.
+    """
+    one, add = jax.jit(weighed), jax.jit(added)
+
+    def run(params: Any, batches: Sequence[Any], carry: Any, key: jax.Array, latest: Any) -> Graded:
+        total = one(params, batches[0], carry, jax.random.fold_in(key, 0), latest)
+        for number, batch in enumerate(batches[1:], 1):
+            own = jax.random.fold_in(key, number)
+            total = add(total, one(params, batch, total.carry, own, latest))
+        return total
+
+    return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,11 +15,14 @@ import optax
 import solvers
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import totals
-from implicit_rnn.training.accumulate import Graded, accumulated
+from implicit_rnn.training.accumulate import accumulated, counted, mean, times
+from implicit_rnn.training.dealing import load
+from implicit_rnn.training.parallel import Graded, Layout
 from implicit_rnn.training.protocols import Model, Split, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
+from solvers.mesh import vary_like
 
 _MOST_SWEEPS = 30  # in an evaluation, before Newton's method takes over
 
@@ -59,6 +61,45 @@ class Program(NamedTuple):
     bounds: Any
     ema: float
     settings: TrainingSettings
+    layout: Layout | None
+
+    def compiled(self) -> tuple[Callable, Callable, Callable]:
+        """`init`, `step` and `begin`, with their states where the layout has them."""
+        if self.layout is None:
+            return jax.jit(self.init), self.stepper(donate_argnums=0), self.begin
+        if self.recipe.warm:
+            raise SettingsError(
+                "warm starts (solver.warm) are kept on one device: leave them out, or set "
+                "parallel.shape = [1]"
+            )
+        # As a constant: what is traced inside has no devices yet.
+        places = self.layout.shardings(jax.eval_shape(self.init, np.uint32(0)))
+        return (
+            jax.jit(self.init, out_shardings=places),
+            self.stepper(donate_argnums=0, out_shardings=places),
+            jax.jit(self.begin, out_shardings=places),
+        )
+
+    def stepper(self, **how: Any) -> Callable[..., State]:
+        """`(state, batch, numbers, seed) -> state`, or with a tuple of batches; compiled `how`."""
+        if self.settings.accumulate == 1:
+            return jax.jit(self.step, **how)
+        if self.recipe.warm:
+            raise SettingsError(
+                "warm starts (solver.warm) need one batch an update: set training.accumulate = 1"
+            )
+        summed, update = accumulated(self.weighed), jax.jit(self.settled, **how)
+
+        def step(state: State, batches: Any, numbers: None, seed: jax.Array) -> State:
+            key = jax.random.fold_in(jax.random.key(seed), state.update)
+            return update(state, summed(state.params, batches, state.carry, key, state.loss))
+
+        return step
+
+    def load(self, split: Split, entry: Any) -> Any:
+        if self.layout is None:
+            return split.batch(entry)
+        return load(split, entry, self.layout.rows, ordered=self.carries)
 
     def init(self, seed: jax.Array) -> State:
         params = self.model.init(jax.random.key(seed))
@@ -86,67 +127,73 @@ class Program(NamedTuple):
             memory=_memory(seen.states, split) if self.recipe.warm else None,
         )
 
-    def compiled_step(self) -> Callable[..., State]:
-        """`(state, batch, numbers, seed) -> state`, or with several batches."""
-        if self.settings.accumulate == 1:
-            return jax.jit(self.step, donate_argnums=0)
-        if self.recipe.warm:
-            raise SettingsError(
-                "warm starts (solver.warm) need one batch an update: set training.accumulate = 1"
-            )
-        graded = accumulated(self.graded)
-        key_of, update = jax.jit(_key), jax.jit(self.updated, donate_argnums=0)
-
-        def step(state: State, batches: Any, numbers: None, seed: jax.Array) -> State:
-            key = key_of(state, seed)
-            return update(state, graded(state.params, batches, state.carry, key, state.loss))
-
-        return step
-
     def step(self, state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
+        key = jax.random.fold_in(jax.random.key(seed), state.update)
+        if self.layout is not None:
+            found = self.weighed(state.params, batch, state.carry, key, state.loss)
+            return self.settled(state, found)
         start = None
         if self.recipe.warm:
             time = batch.labels.shape[1]
             start = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
-        key = _key(state, seed)
-        found = self.graded(state.params, batch, state.carry, key, state.loss, start)
+        found = self.graded(state.params, None, batch, state.carry, key, state.loss, start)
         new = self.updated(state, found)
         memory = jax.tree.map(
-            lambda leaf, states: leaf.at[numbers, : states.shape[1]].set(
-                jnp.where(new.optimiser.last_finite, states, jnp.nan)
+            lambda leaf, new_states: leaf.at[numbers, : new_states.shape[1]].set(
+                jnp.where(new.optimiser.last_finite, new_states, jnp.nan)
             ),
             state.memory,
             found.states if self.recipe.warm else None,
         )
         return new._replace(memory=memory)
 
+    def weighed(
+        self, params: Any, batch: Any, carry: Any, key: jax.Array, latest: jax.Array
+    ) -> Graded:
+        """Loss and gradient on a batch, times what they are means over; of all devices."""
+        if self.layout is not None:
+            return self.layout.spread(self.graded, params)(params, batch, carry, key, latest)
+        found = self.graded(params, None, batch, carry, key, latest)
+        return times(found, counted(found.sums))._replace(states=None)
+
+    def settled(self, state: State, total: Graded) -> State:
+        """The state after an update by what `weighed` gave, or by the sum of several."""
+        return self.updated(state, mean(total, state.params))
+
     def graded(
         self,
         params: Any,
+        whole: Callable[[Any], Any] | None,
         batch: Any,
         carry: Any,
         key: jax.Array,
         latest: jax.Array,
         start: Any = None,
     ) -> Graded:
-        """Loss and gradient on a batch.
+        """Loss and gradient on a batch; of a device's share of one, times what they are means over.
 
         Args:
-          params: parameters.
+          params: parameters; their shards, if there is `whole`, which puts these together.
           batch, carry, key: as for the model's loss.
           latest: the loss before.
           start: states that solves start from.
         """
         size = jax.tree.leaves(batch)[0].shape[0]
         probe = solvers.adjoint_probe((self.solves, size)) if self.solves else None
+        probe = vary_like(probe, params)
 
         def objective(params: Any, probe: Info | None) -> tuple[jax.Array, Outcome]:
-            return self.model.loss(
+            if whole is not None:
+                params = whole(params)
+            loss, outcome = self.model.loss(
                 self.recipe.usable(params, self.bounds),
                 batch,
                 key=key,
                 **self.given(latest, carry, probe, start),
             )
+            if whole is not None:
+                loss = loss * jax.lax.stop_gradient(counted(outcome.sums)).astype(loss.dtype)
+            return loss, outcome
 
         (loss, outcome), (gradient, seen) = jax.value_and_grad(objective, (0, 1), has_aux=True)(
             params, probe
@@ -190,29 +237,34 @@ class Program(NamedTuple):
         return loss, outcome, gradient
 
     def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
-        exact = self.recipe.exact()
+        exact, layout = self.recipe.exact(), self.layout
+
+        def compiled(recipe: Recipe) -> Callable:
+            def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
+                given = {"solve": recipe.settings()} if self.solved else {}
+                given |= {"carry": carry} if self.carries else {}
+                _, outcome = self.model.loss(params, batch, **given)
+                return outcome.sums | totals.solver_sums(outcome.info, None, batch), outcome.carry
+
+            return jax.jit(judge) if layout is None else layout.judged(judge)
+
         # Newton's method takes most of the time that an exact solve needs to be compiled, and is
         # hardly ever needed: only a batch that sweeps do not solve is judged again with it.
-        swept = dataclasses.replace(exact, method="banded", max_steps=_MOST_SWEEPS)
+        swept = compiled(dataclasses.replace(exact, method="banded", max_steps=_MOST_SWEEPS))
+        solved = compiled(exact)
+        settle = self.usable if layout is None else jax.jit(self.usable)
 
-        @functools.partial(jax.jit, static_argnums=3)
-        def judged(
-            params: Any, batch: Any, carry: Any, recipe: Recipe
-        ) -> tuple[dict[str, jax.Array], Any]:
-            given = {"solve": recipe.settings()} if self.solved else {}
-            given |= {"carry": carry} if self.carries else {}
-            _, outcome = self.model.loss(params, batch, **given)
-            return outcome.sums | totals.solver_sums(outcome.info, None, batch), outcome.carry
-
-        def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
-            found = judged(params, batch, carry, swept)
+        def judged(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
+            found = swept(params, batch, carry)
             if self.solves and found[0]["converged"] < found[0]["solves"]:
-                return judged(params, batch, carry, exact)
+                return solved(params, batch, carry)
             return found
 
         def evaluate(state: State, split: Split) -> dict[str, float]:
-            params, settings = self.usable(state), self.settings
+            params, settings = settle(state), self.settings
             size = settings.batch if self.carries else settings.evaluate_batch
+            if layout is not None:
+                size += -size % layout.mesh.size
             carry = self.fresh(params, size)
             found: dict[str, jax.Array] = {}
             try:
@@ -220,7 +272,7 @@ class Program(NamedTuple):
             except ValueError as error:
                 raise SettingsError(str(error)) from error
             for entry in plan:
-                sums, carry = judge(params, split.batch(entry), carry)
+                sums, carry = judged(params, self.load(split, entry), carry)
                 found = totals.add(found, sums) if found else sums
             return totals.ratios({name: float(value) for name, value in found.items()})
 
@@ -257,7 +309,11 @@ class Program(NamedTuple):
 
     def fresh(self, params: Any, size: int) -> Any:
         carry = getattr(self.model, "carry", None)
-        return carry(params, size) if carry else None
+        if not carry:
+            return None
+        if self.layout is None or isinstance(jax.tree.leaves(params)[0], jax.core.Tracer):
+            return carry(params, size)
+        return jax.jit(carry, static_argnums=1, out_shardings=self.layout.rows)(params, size)
 
     @property
     def carries(self) -> bool:
@@ -270,11 +326,6 @@ class Program(NamedTuple):
     @property
     def solves(self) -> int:
         return getattr(self.model, "solves", 0)
-
-
-def _key(state: State, seed: jax.Array) -> jax.Array:
-    """Of what is random in the next update."""
-    return jax.random.fold_in(jax.random.key(seed), state.update)
 
 
 def _memory(states: Any, split: Any) -> Any:

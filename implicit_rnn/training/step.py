@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, schedule
+from implicit_rnn.training.parallel import Layout, ParallelSettings, layout_of
 from implicit_rnn.training.precision import InPrecision
 from implicit_rnn.training.program import Program, State
 from implicit_rnn.training.protocols import Model, Split, Task
@@ -25,6 +26,7 @@ class Trainer(NamedTuple):
 
     Attributes:
       init: `() -> State`, compiled.
+      load: `(split, entry) -> batch`, where it belongs on the devices.
       step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
         The numbers of the examples matter only where solves start warm. Where an update takes
         several batches (`settings.accumulate`), it is given a tuple of them.
@@ -34,9 +36,11 @@ class Trainer(NamedTuple):
       loss: `(state, batch) -> (loss, Outcome, gradient)` as the next update would have them.
       begin: `state -> state` at the beginning of an epoch: a stateful model's carry is fresh.
       task, model, settings: what is trained, and how.
+      layout: over which devices; None for one.
     """
 
     init: Callable[[], State]
+    load: Callable[[Any, Any], Any]
     step: Callable[..., State]
     evaluate: Callable[[State, Split], dict[str, float]]
     usable: Callable[[State], Any]
@@ -46,6 +50,7 @@ class Trainer(NamedTuple):
     task: Any
     model: Any
     settings: TrainingSettings
+    layout: Layout | None = None
 
 
 def trainer(
@@ -55,6 +60,7 @@ def trainer(
     recipe: Recipe | None = None,
     optimiser: OptimiserSettings | optax.GradientTransformation | None = None,
     settings: TrainingSettings | None = None,
+    parallel: ParallelSettings | Layout | None = None,
 ) -> Trainer:
     """The compiled parts of a run.
 
@@ -64,6 +70,7 @@ def trainer(
       optimiser: settings of one, or one of optax. The recipe puts its clip before it and its bounds
         behind it; the clip of settings takes the place of the recipe's.
       settings: how long, how often, how much at a time.
+      parallel: over which devices, see `train`.
     """
     recipe, settings = recipe or Recipe(), settings or TrainingSettings()
     optimiser = OptimiserSettings() if optimiser is None else optimiser
@@ -75,12 +82,13 @@ def trainer(
     bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, getattr(model, "bounds", {}))
     if settings.dtype is not None:
         model = InPrecision(model, settings.dtype)
+    layout = layout_of(parallel, task.splits["train"], settings.batch, settings.buckets)
     program = Program(
-        task, model, recipe, recipe.optimiser(bounds, optimiser), bounds, ema, settings
+        task, model, recipe, recipe.optimiser(bounds, optimiser), bounds, ema, settings, layout
     )
-    start, go_on = jax.jit(program.init), program.compiled_step()
+    start, step, begin = program.compiled()
     # An argument: runs of other seeds are the same programs, and a compilation cache knows them.
-    seed = jnp.uint32(settings.seed)
+    seed = np.uint32(settings.seed)
 
     def rate(state: State) -> float | None:
         if rates is not None:
@@ -93,13 +101,15 @@ def trainer(
 
     return Trainer(
         lambda: start(seed),
-        lambda state, batch, numbers=None: go_on(state, batch, numbers, seed),
+        program.load,
+        lambda state, batch, numbers=None: step(state, batch, numbers, seed),
         program.evaluator(),
         program.usable,
         rate,
         program.loss,
-        program.begin,
+        begin,
         task,
         model,
         settings,
+        layout,
     )
