@@ -16,7 +16,7 @@ class SettingsError(ValueError):
 RANGES = {
     "updates": COUNT, "batch": COUNT, "buckets": COUNT, "seed": SEED, "log_every": COUNT,
     "evaluate_every": COUNT, "keep": Range(2), "patience": NOT_NEGATIVE, "evaluate_batch": COUNT,
-    "most_skipped": COUNT,
+    "most_skipped": COUNT, "accumulate": COUNT,
 }  # fmt: skip
 
 
@@ -26,7 +26,9 @@ class TrainingSettings:
 
     Attributes:
       updates: how many.
-      batch: examples an update.
+      batch: examples a batch.
+      accumulate: batches an update, whose gradients are added up as if they were one large batch;
+        the last update of an epoch takes those that are left.
       buckets: how many lengths batches are padded to.
       seed: of parameters, order and dropout (a task has a seed of its own).
       log_every: updates between two lines of `metrics.jsonl`.
@@ -42,6 +44,7 @@ class TrainingSettings:
 
     updates: int = 1000
     batch: int = 32
+    accumulate: int = 1
     buckets: int = 4
     seed: int = 0
     log_every: int = 50
