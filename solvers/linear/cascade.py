@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from solvers import iterate
 from solvers.info import Info
 from solvers.linear.base import Operator, SolverRecord
-from solvers.space import Space, Tree, add, subtract
-from solvers.verdict import recheck
+from solvers.space import Space, Tree, add, subtract, working, zeros_like
+from solvers.verdict import recheck, relative
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,19 +42,23 @@ class LinearCascade(SolverRecord):
         for solver in self.solvers[1:]:
 
             def correct(before: tuple[Tree, Info], solver: SolverRecord = solver) -> tuple:
-                x, info = before
+                # What is worse than nothing would have to be cancelled again, and leave rounding.
+                x = space.where(before[1].residual < 1, before[0], zeros_like(b))
+                info = before[1]
                 tolerance = solver.tolerance(b, rtol)
                 rest = subtract(b, matvec(x))
                 correction, later = solver(
                     matvec, rest, None, precond,
-                    rtol=jnp.minimum(tolerance / info.residual, 1), **options,
+                    rtol=jnp.minimum(tolerance / jnp.minimum(info.residual, 1), 1), **options,
                 )  # fmt: skip
-                residual = info.residual * later.residual
-                return add(x, correction), Info(
+                x = add(x, correction)
+                sizes = space.norms(working(subtract(b, matvec(x))), working(b))
+                residual = relative(*sizes)
+                return x, Info(
                     steps=info.steps + later.steps,
                     residual=residual,
                     status=recheck(later.status, residual, tolerance * 1.01),
-                    evaluations=info.evaluations + later.evaluations + 1,
+                    evaluations=info.evaluations + later.evaluations + 2,
                 )
 
             x, info = iterate.skip_if(info.converged, correct, (x, info))

@@ -392,5 +392,11 @@ def test_cascade_hands_on_only_what_the_first_solver_left():
     gradient = jax.grad(lambda matrix: jnp.sum(run(matrix)[0]))(batch[1])
     w = np.linalg.solve(kinds["nonsymmetric"].T, np.ones(SIZE))
     np.testing.assert_allclose(gradient, -np.outer(w, x[1]), atol=1e-2)
+    # A start that is far off is no better than none, and its rounding would stay.
+    hasty = linear.cascade(linear.richardson(max_steps=0), linear.gmres(rtol=1e-5))
+    x, info = hasty(lambda v: batch[0] @ v, b, jnp.full_like(b, 1e4))
+    assert info.converged
+    gap = np.linalg.norm(np.float64(batch[0]) @ np.float64(x) - b) / np.linalg.norm(b)
+    assert gap <= 1.1e-5
     with pytest.raises(ValueError, match="at least one"):
         linear.cascade()
