@@ -21,6 +21,7 @@ from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.outcome import outcome
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
@@ -317,35 +318,15 @@ class _Run:
 
     def finish(self) -> dict[str, Any]:
         """The best state on the test set, and what the run cost."""
-        task, skipped = self.parts.task, int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
-        lines = [row for row in self.records.read() if "loss" in row]
-        rows = [row for row in lines if "forward_steps" in row]
-        further = {
-            name: self.parts.evaluate(state, split)
-            for name, split in task.splits.items()
-            if name not in ("train", "valid", "test")
-        }
         content = self.environment | {
             "seconds": self.seconds,
             "updates": self.update,
-            "best_update": record.get("update"),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "skipped": skipped,
-            "test": self.parts.evaluate(state, task.splits["test"]),
-            "valid": record.get("metrics"),
+            "skipped": int(self.state.optimiser.total_notfinite),
             "config": self.own.configuration,
         }
-        content |= {"parts": further} if further else {}
-        verdict = getattr(task, "verdict", None)
-        content |= {"verdict": verdict(lines)} if verdict else {}
-        if rows:
-            tenth = max(len(rows) // 10, 1)
-            for key in ("forward_steps", "backward_steps"):
-                ends = (rows[:tenth], rows[-tenth:])
-                content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
-            content["converged"] = sum(row["converged"] for row in rows) / len(rows)
+        content |= outcome(self.parts, state, record, self.records.read())
         self.own.hold.check()
         files.write_sealed(self.folder / "result.json", content)
         return content

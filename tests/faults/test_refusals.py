@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from implicit_rnn.training.tables import dump
-from tests.faults.child import several
+from tests.faults.child import run, several
 from tests.implicit_rnn.experiments.problems import CONTENT
 
 SETTINGS = {
@@ -150,3 +150,28 @@ def test_a_download_that_goes_wrong_ends_in_a_sentence_and_is_bounded(
     assert told["whole"].code == ended[-1].code == 0, ended
     assert "good" in ended[-1].out
     assert not packed.exists()
+
+
+# A signal that comes while Python is in a callback, which drops what is raised in it.
+DROPPED = """
+import gc, os, signal, time
+from implicit_rnn.experiments import commands
+def slow(options, fired=[]):
+    def callback(phase, info):
+        if not fired:
+            fired.append(os.kill(os.getpid(), signal.{name}))
+            sum(range(1000))
+    gc.callbacks.append(callback)
+    gc.collect()
+    print("dropped", flush=True)
+    time.sleep(60)
+commands.list_all = slow
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_that_a_callback_drops_comes_again(name: str, code: int) -> None:
+    ended = run("list", before=DROPPED.format(name=name))
+    assert ended.code == code
+    assert ended.sentence == f"implicit-rnn: ended by {name}"
+    assert "dropped" in ended.out
