@@ -57,8 +57,8 @@ def sentence(error: Exception) -> str | None:
     return None
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM. Of a plain one that was caught, Python may still end as if by Ctrl-C."""
+class _Ended(KeyboardInterrupt):
+    """Asked to end. Of a plain interrupt that was caught, Python may still end as if it was not."""
 
 
 @contextlib.contextmanager
@@ -67,15 +67,29 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    again: list[threading.Timer] = []
 
     def end(number: int, frame: Any) -> None:
-        raise _Terminated(number)
+        # A callback, as of the garbage collector, drops what is raised in it: it comes again.
+        again.append(threading.Timer(1.0, os.kill, (os.getpid(), number)))
+        again[-1].daemon = True
+        again[-1].start()
+        raise _Ended(number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    def unraisable(found: Any) -> None:
+        if not issubclass(found.exc_type, _Ended):
+            hook(found)
+
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for timer in again:
+            timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 def parser() -> argparse.ArgumentParser:

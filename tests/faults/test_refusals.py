@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from implicit_rnn.training.tables import dump
-from tests.faults.child import several
+from tests.faults.child import run, several
 from tests.implicit_rnn.experiments.problems import CONTENT
 
 SETTINGS = {
@@ -35,7 +35,6 @@ SETTINGS = {
     "task.dimension=0": "task.dimension must be at least 1, got 0",
     "task.valid=0": "task.valid must be at least 1, got 0",
     "task.max_length=0": "task.max_length must be at least 1, got 0",
-    "task.min_length=7": "min_length must be at most max_length, got 7 and 6",
     "task=3": "'task' is not of the form table.key",
 }
 TABLES = {
@@ -71,6 +70,12 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "a single run, without a name: leave out --only": [*train, "--only", "zzz"],
         "is a file: name a folder": ["train", good, "--output", good],
         "is no run folder": ["evaluate", tmp_path, "--average", "50"],
+        # Numbers that do not fit together are found when the task is made.
+        "min_length must be at most max_length, got 7 and 6": [
+            *["train", good, "--output", tmp_path / "begun"],
+            "--set",
+            "task.min_length=7",
+        ],
     }
     ended = several(*commands, *others.values())
     for found, message in zip(ended, [*SETTINGS.values(), *TABLES.values(), *others], strict=True):
@@ -79,7 +84,8 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert not found.out
     # Nothing was written, neither where it should have been nor anywhere else.
     assert not (tmp_path / "deep").exists()
-    assert {path.suffix for path in tmp_path.rglob("*")} == {".toml"}
+    strange = {path.name for path in tmp_path.iterdir() if path.suffix != ".toml"}
+    assert strange == {"begun"}
 
 
 CONTENTS = bytes(range(256)) * 100
@@ -150,3 +156,29 @@ def test_a_download_that_goes_wrong_ends_in_a_sentence_and_is_bounded(
     assert told["whole"].code == ended[-1].code == 0, ended
     assert "good" in ended[-1].out
     assert not packed.exists()
+
+
+# A signal that comes while Python is in a callback, which drops what is raised in it.
+DROPPED = """
+import gc, os, signal, time
+from implicit_rnn.experiments import commands
+def slow(options, fired=[]):
+    def callback(phase, info):
+        if not fired:
+            fired.append(True)
+            os.kill(os.getpid(), signal.{name})
+            sum(range(1000))
+    gc.callbacks.append(callback)
+    gc.collect()
+    print("dropped", flush=True)
+    time.sleep(60)
+commands.list_all = slow
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_that_a_callback_drops_comes_again(name: str, code: int) -> None:
+    ended = run("list", before=DROPPED.format(name=name))
+    assert ended.code == code
+    assert ended.sentence == f"implicit-rnn: ended by {name}"
+    assert "dropped" in ended.out
