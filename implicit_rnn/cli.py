@@ -160,6 +160,23 @@ def _add_train(commands: Any) -> None:
         help="trace N updates of every run for a profiler, into profile/ of its folder",
     )
     command.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
+    command.add_argument(
+        "--distributed", action="store_true",
+        help="one of several processes, of this machine or others, that train together; under "
+        "SLURM, Open MPI, Kubernetes or on a Cloud TPU they find each other (docs/scaling.md)",
+    )  # fmt: skip
+    command.add_argument(
+        "--coordinator", metavar="HOST:PORT",
+        help="with --distributed: where process 0 listens; default: $JAX_COORDINATOR_ADDRESS",
+    )  # fmt: skip
+    command.add_argument(
+        "--processes", type=_at_least(1), metavar="N",
+        help="with --distributed: how many there are; default: $JAX_NUM_PROCESSES",
+    )  # fmt: skip
+    command.add_argument(
+        "--process", type=_at_least(0), metavar="I",
+        help="with --distributed: which one this is, from 0; default: $JAX_PROCESS_ID",
+    )  # fmt: skip
     command.set_defaults(handler="train")
 
 

@@ -85,13 +85,31 @@ def vary_with(leaf: jax.Array, *others: Any) -> jax.Array:
     return lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
 
 
-def vary_like(tree: Any, like: Any) -> Any:
-    """`tree`, every leaf varying along the mesh axes of all leaves of `like`.
+def vary_like(tree: Any, like: Any, shared: str | None = None) -> Any:
+    """`tree`, every leaf varying along the mesh axes of all leaves of `like` but a `shared` one.
 
     The cotangents of what is shared are then one for each device until they are added up.
     """
-    leaves = jax.tree.leaves(like)
-    return jax.tree.map(lambda leaf: vary_with(leaf, *leaves), tree)
+    axes = frozenset().union(*map(varying, jax.tree.leaves(like))) - {shared}
+
+    def vary(leaf: jax.Array) -> jax.Array:
+        missing = tuple(sorted(axes - varying(leaf)))
+        return lax.pcast(leaf, missing, to="varying") if missing else leaf
+
+    return jax.tree.map(vary, tree)
+
+
+def agreed(tree: Any, axis: str | None) -> Any:
+    """`tree`, on which all devices of a mesh axis agree, as a value that they share."""
+    if axis is None:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    for dtype in {leaf.dtype for leaf in leaves}:
+        chosen = [number for number, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        rows = lax.pmax(jnp.stack([leaves[number] for number in chosen]), axis)
+        for number, row in zip(chosen, rows, strict=True):
+            leaves[number] = row
+    return jax.tree.unflatten(structure, leaves)
 
 
 def vary_together(function: Callable[[], Any], *others: Any) -> Any:

@@ -37,15 +37,27 @@ class Space(NamedTuple):
     Attributes:
       batch_axis: None for one problem. For a batch in its own layout, the axis of every leaf along
         which its examples lie; scalars are then arrays `[batch]`.
+      mesh_axis: inside `shard_map`, the axis of the mesh over which the vectors are spread; every
+        device has the scalars of the whole.
     """
 
     batch_axis: int | None = None
+    mesh_axis: str | None = None
 
     def dot(self, u: Vector, v: Vector) -> jax.Array:
         """`<u, v>`, in full precision on every platform."""
-        pairs = zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True)
-        parts = [self._dot(a, b) for a, b in pairs]
-        return sum(parts[1:], parts[0]) if parts else jnp.zeros((), jnp.float32)
+        return self.products((u, v))[0]
+
+    def products(self, *pairs: tuple[Vector, Vector]) -> list[jax.Array]:
+        """Several inner products: over a mesh, added up together."""
+        found = []
+        for u, v in pairs:
+            leaves = zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True)
+            parts = [self._dot(a, b) for a, b in leaves]
+            found.append(sum(parts[1:], parts[0]) if parts else jnp.zeros((), jnp.float32))
+        if self.mesh_axis is None:
+            return found
+        return list(lax.psum(jnp.stack(found), self.mesh_axis))
 
     def _dot(self, a: jax.Array, b: jax.Array) -> jax.Array:
         if self.batch_axis is not None or _explicitly_sharded(a) or _explicitly_sharded(b):
@@ -80,7 +92,10 @@ class Space(NamedTuple):
     def all(self, flags: Tree) -> jax.Array:
         """Whether all entries (of an example) are true."""
         parts = [jnp.all(leaf, axis=self._others(leaf.ndim)) for leaf in jax.tree.leaves(flags)]
-        return functools.reduce(jnp.logical_and, parts) if parts else jnp.bool_(True)
+        found = functools.reduce(jnp.logical_and, parts) if parts else jnp.bool_(True)
+        if self.mesh_axis is None:
+            return found
+        return lax.psum(jnp.where(found, 0, 1), self.mesh_axis) == 0
 
     def finite(self, v: Vector, otherwise: Vector | None = None) -> Vector:
         """`v`, or `otherwise` (zero) where an entry (of an example) is not finite."""
@@ -89,20 +104,21 @@ class Space(NamedTuple):
 
     def unit(self, *vectors: Vector) -> jax.Array:
         """A power of two near the largest magnitude; 1 where that is 0 or not finite."""
-        sizes = [
-            jnp.max(jnp.abs(lax.stop_gradient(leaf)), axis=self._others(leaf.ndim), initial=0)
-            for leaf in jax.tree.leaves(vectors)
-        ]
-        if not sizes:
-            return jnp.ones((), jnp.float32)
-        largest = sizes[0]
-        for size in sizes[1:]:
-            largest = jnp.maximum(largest, size)
+        largest = self.largest(*vectors)
         usable = jnp.isfinite(largest) & (largest > jnp.finfo(largest.dtype).tiny)
         _, exponent = jnp.frexp(jnp.where(usable, largest, 1))
         # The inverse of the largest powers would be subnormal, which processors take for zero.
         most = jnp.finfo(largest.dtype).maxexp - 3
         return jnp.ldexp(jnp.ones((), largest.dtype), jnp.minimum(exponent - 1, most))
+
+    def largest(self, *vectors: Vector) -> jax.Array:
+        """The largest magnitude of an entry, held constant under differentiation."""
+        sizes = [
+            jnp.max(jnp.abs(lax.stop_gradient(leaf)), axis=self._others(leaf.ndim), initial=0)
+            for leaf in jax.tree.leaves(vectors)
+        ]
+        found = functools.reduce(jnp.maximum, sizes) if sizes else jnp.zeros((), jnp.float32)
+        return found if self.mesh_axis is None else lax.pmax(found, self.mesh_axis)
 
     def norms(self, *vectors: Vector) -> tuple[jax.Array, ...]:
         """Euclidean norms in units of the largest entry: no square over- or underflows.
@@ -112,7 +128,8 @@ class Space(NamedTuple):
         vectors = lax.stop_gradient(vectors)
         unit = self.unit(*vectors)
         scaled = [self.scale(1 / unit, v) for v in vectors]
-        return tuple(unit * jnp.sqrt(self.dot(v, v)) for v in scaled)
+        squares = self.products(*((v, v) for v in scaled))
+        return tuple(unit * jnp.sqrt(square) for square in squares)
 
     def norm(self, vector: Vector) -> jax.Array:
         """The Euclidean norm of one vector, as `norms`."""
@@ -127,7 +144,7 @@ class Space(NamedTuple):
         r, change = lax.stop_gradient((r, subtract(r, r_before)))
         unit = self.unit(change)
         change, r = self.scale(1 / unit, change), self.scale(1 / unit, r)
-        share = ratio(self.dot(r, change), self.dot(change, change))
+        share = ratio(*self.products((r, change), (change, change)))
         share = jnp.clip(jnp.where(jnp.isfinite(share), share, 0), -_LONGEST, _LONGEST)
         return self.plus(g, -share, subtract(g, g_before))
 

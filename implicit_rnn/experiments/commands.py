@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.experiments.options import ConfigError
+
 
 def demo(options: argparse.Namespace) -> int:
     """Runs the demonstration."""
@@ -18,11 +20,26 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
+    """Trains every run of a configuration, alone or with other processes."""
+    given = (options.coordinator, options.processes, options.process)
+    if not options.distributed:
+        if given != (None, None, None):
+            raise ConfigError("--coordinator, --processes and --process belong to --distributed")
+        return _train(options)
+    from implicit_rnn.training.processes import together
+
+    options.no_figures = True  # a process alone cannot restore what all have written
+    with together(*given):
+        return _train(options)
+
+
+def _train(options: argparse.Namespace) -> int:
     """Trains every run of a configuration."""
     from implicit_rnn.experiments import figures, report_page
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
+    from implicit_rnn.training.processes import first
 
     path = located(options.config)
     found = load(path, options.profile, options.settings)
@@ -38,7 +55,8 @@ def train(options: argparse.Namespace) -> int:
     )
     files = [] if options.no_figures else figures.draw(output)
     page = None if options.no_figures else report_page.write(output, files)
-    _name_files(output, files)
+    if first():
+        _name_files(output, files)
     if page:
         print(f"\nopen {page.resolve().as_uri()} to see them together")
     return 0

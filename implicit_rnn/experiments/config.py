@@ -34,6 +34,7 @@ from implicit_rnn.models.encoder import cell_kind, encoder
 from implicit_rnn.training import optimiser, recipe
 from implicit_rnn.training import settings as training
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import ParallelSettings
 from implicit_rnn.training.ranges import ANY, Range
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
@@ -59,9 +60,13 @@ class Config:
     solver: Recipe
     optimiser: OptimiserSettings
     training: RunSettings
+    parallel: ParallelSettings
 
     def table(self) -> Table:
-        """As nested tables, with every default: what a run folder keeps."""
+        """As nested tables, with every default: what a run folder keeps.
+
+        Without `parallel`: a run goes on over any devices.
+        """
         tables = {
             "task": self.task,
             "model": self.model,
@@ -96,9 +101,10 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
     """Reads a TOML file.
 
     Args:
-      path: the file. Tables `task`, `model`, `solver`, `optimiser`, `training`; `profiles.NAME`
-        with tables that replace some of their keys; `variants.NAME`, of which each is a run of its
-        own; `grid`, keys like `"task.bias"` with lists of values, each a run; `paper`.
+      path: the file. Tables `task`, `model`, `solver`, `optimiser`, `training`, `parallel`;
+        `profiles.NAME` with tables that replace some of their keys; `variants.NAME`, of which each
+        is a run of its own; `grid`, keys like `"task.bias"` with lists of values, each a run;
+        `paper`.
       profile: which profile to apply.
       settings: `a.b=value` each, applied last; values are TOML, or plain words.
     """
@@ -194,7 +200,7 @@ def read(path: Path) -> Config:
     return runs[""]
 
 
-_TABLES = ("task", "model", "solver", "optimiser", "training")
+_TABLES = ("task", "model", "solver", "optimiser", "training", "parallel")
 _MOST_RUNS = 10_000
 
 
@@ -230,6 +236,7 @@ def _checked(content: Table, where: str) -> Config:
         solver=settings("solver", Recipe, recipe.RANGES, "clip"),
         optimiser=settings("optimiser", OptimiserSettings, optimiser.RANGES),
         training=settings("training", RunSettings, training.RANGES),
+        parallel=settings("parallel", ParallelSettings, {}),
     )
 
 

@@ -17,7 +17,7 @@ from implicit_rnn.experiments.registry import build
 from implicit_rnn.experiments.report import printer, tabulate
 from implicit_rnn.experiments.runs import MARK
 from implicit_rnn.experiments.task import Task
-from implicit_rnn.training import Trained, Trainer, files, restore, trainer
+from implicit_rnn.training import Trained, Trainer, files, processes, restore, trainer
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training import train as train_model
 from implicit_rnn.training.protocols import Model
@@ -48,15 +48,7 @@ def train(
     Returns:
       The rows of the table.
     """
-    console = console or printer()
-    mark = output / MARK
-    if output.exists() and not output.is_dir():
-        raise folders.FolderError(f"{output} is a file: name a folder (--output)")
-    if mark.exists() and not resume:
-        raise folders.FolderError(
-            f"{output} holds an experiment already: add --resume to go on with it, "
-            "or choose another --output"
-        )
+    console = console or (printer() if processes.first() else Console(quiet=True))
     chosen = {
         name: config
         for name, config in experiment.runs.items()
@@ -67,14 +59,16 @@ def train(
         if [*experiment.runs] == [""]:
             there = "this configuration has a single run, without a name: leave out --only"
         raise ConfigError(f"no run fits {list(only)}; {there}")
-    content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
-    _keep(mark, files.plain(content), console)
+    if processes.first():
+        _begin(experiment, output, resume, console)
+    processes.wait("the experiment's folder")
     for number, (name, config) in enumerate(chosen.items()):
         folder = output / name
         if len(chosen) > 1:
             console.rule(f"{name}  ({number + 1} of {len(chosen)})", align="left")
         if _finished(folder, config, console):
-            folders.keep_configuration(folder, config.table())
+            if processes.first():
+                folders.keep_configuration(folder, config.table())
             console.print(f"{folder} is finished", highlight=False)
             continue
         train_run(
@@ -86,7 +80,21 @@ def train(
             name=name,
             console=console,
         )
-    return tabulate(output, console)
+    return tabulate(output, console) if processes.first() else []
+
+
+def _begin(experiment: Experiment, output: Path, resume: bool, console: Console) -> None:
+    """Marks a folder as that of an experiment; refuses one that is another's."""
+    mark = output / MARK
+    if output.exists() and not output.is_dir():
+        raise folders.FolderError(f"{output} is a file: name a folder (--output)")
+    if mark.exists() and not resume:
+        raise folders.FolderError(
+            f"{output} holds an experiment already: add --resume to go on with it, "
+            "or choose another --output"
+        )
+    content = {"title": experiment.title, "runs": experiment.labels, "paper": experiment.paper}
+    _keep(mark, files.plain(content), console)
 
 
 def _keep(mark: Path, content: dict[str, Any], console: Console) -> None:
@@ -105,19 +113,25 @@ def _keep(mark: Path, content: dict[str, Any], console: Console) -> None:
 
 
 def _finished(folder: Path, config: Config, console: Console) -> bool:
-    """Whether a run has its result; one that is damaged, or of another run, is set aside."""
-    path = folder / "result.json"
+    """Whether a run has its result."""
+    if processes.first():
+        _look_at(folder / "result.json", config, console)
+    processes.wait(f"the result of {folder.name}")
+    return (folder / "result.json").exists()
+
+
+def _look_at(path: Path, config: Config, console: Console) -> None:
+    """Sets a result aside that is damaged, or that of another run."""
     if not path.exists():
-        return False
+        return
     try:
-        if runs.outcome(folder)["config"] == files.plain(config.table()):
-            return True
+        if runs.outcome(path.parent)["config"] == files.plain(config.table()):
+            return
         trouble = f"{path} is that of another run"
     except folders.FolderError as error:
         trouble = str(error)
     console.print(f"{trouble}; it is kept as {files.set_aside(path).name}", soft_wrap=True)
     path.unlink(missing_ok=True)
-    return False
 
 
 def train_run(
@@ -134,12 +148,13 @@ def train_run(
     task, model = _built(config)
     with contextlib.ExitStack() as stack:
         hook = None
-        if config.training.tensorboard:
+        if config.training.tensorboard and processes.first():
             hook = stack.enter_context(contextlib.closing(TensorBoard(folder / "events")))
         return train_model(
             task,
             model,
             **how(config),
+            parallel=config.parallel,
             folder=folder,
             resume=resume,
             configuration=config.table(),
@@ -154,7 +169,7 @@ def train_run(
 
 def trainer_of(config: Config) -> Trainer:
     """The compiled parts of a run (`training.trainer`)."""
-    return trainer(*_built(config), **how(config))
+    return trainer(*_built(config), **how(config), parallel=config.parallel)
 
 
 def restored(config: Config, folder: Path, average: int = 0) -> Trained:

@@ -77,11 +77,18 @@ def extended(cell: Cell, equation: Equation, states: State) -> State:
     return jax.tree.map(extend, states, equation.before, equation.after)
 
 
-def equation_sweep(cell: Cell) -> Callable[[Equation, State], tuple[State, Any]]:
-    """`F(equation, H)` together with the cell's bands there (None for a cell without)."""
+def equation_sweep(
+    cell: Cell, extend: Callable[[Cell, Equation, State], State] = extended
+) -> Callable[[Equation, State], tuple[State, Any]]:
+    """`F(equation, H)` together with the cell's bands there (None for a cell without).
+
+    Args:
+      cell: a cell that looks ahead.
+      extend: puts boundary states around states.
+    """
 
     def sweep(equation: Equation, states: State) -> tuple[State, Any]:
-        around = extended(cell, equation, states)
+        around = extend(cell, equation, states)
         bands = None
         if cell.sweep is not None:
             new, bands = cell.sweep(equation.params, equation.xi, around)
@@ -98,17 +105,21 @@ def equation_sweep(cell: Cell) -> Callable[[Equation, State], tuple[State, Any]]
     return sweep
 
 
-def equation_map(cell: Cell) -> Callable[[Equation, State], State]:
+def equation_map(
+    cell: Cell, extend: Callable[[Cell, Equation, State], State] = extended
+) -> Callable[[Equation, State], State]:
     """`F` of the fixed-point problem `H = F(equation, H)` that `implicit` solves."""
-    sweep = equation_sweep(cell)
+    sweep = equation_sweep(cell, extend)
     return lambda equation, states: sweep(equation, states)[0]
 
 
-def equation_bands(cell: Cell) -> Callable[[Equation, State], Bands]:
+def equation_bands(
+    cell: Cell, extend: Callable[[Cell, Equation, State], State] = extended
+) -> Callable[[Equation, State], Bands]:
     """The bands of `F`: the cell's own, or estimated by probing where it has none."""
     if cell.bands is None:
-        return probed_bands(equation_map(cell))
-    sweep = equation_sweep(cell)
+        return probed_bands(equation_map(cell, extend))
+    sweep = equation_sweep(cell, extend)
 
     return lambda equation, states: sweep(equation, states)[1]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 import solvers
@@ -17,8 +18,8 @@ from implicit_rnn.sequence.fit import explains_misfits
 from implicit_rnn.sequence.unroll import checked, start_state
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
-from solvers.bands import bidiagonal_solve
 from solvers.space import epsilon
+from solvers.split import from_before, from_last, recurrence_solve
 
 Jacobian = Literal["auto", "full", "diagonal"]
 
@@ -51,6 +52,7 @@ def parallel(
     atol: float | jax.Array | None = None,
     max_steps: int | None = None,
     probe: Info | None = None,
+    mesh_axis: str | None = None,
 ) -> tuple[jax.Array, State, Info]:
     """The values of `unroll`, found by Newton's method over the whole sequence (DEER).
 
@@ -79,14 +81,12 @@ def parallel(
         with diagonal ones swept, then BiCGSTAB), or any of `solvers.adjoint`.
       rtol, atol, probe: as for `solvers.fixed_point`, but for the default of `rtol`.
       max_steps: by default `time`.
+      mesh_axis: inside `shard_map`, an axis over which time is spread (`parallel_sharded`).
 
     Returns:
       Outputs `[time, hidden_size]`, the last state, and the `Info` of the solve.
     """
-    if cell.stencil != (-1,):
-        raise ValueError(f"parallel takes a causal cell; {cell.name} looks ahead: use implicit")
-    if jacobian not in ("auto", "full", "diagonal"):
-        raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
+    _check(cell, jacobian, reverse, mesh_axis)
     xs, length = checked(xs, length)
     if reverse:
         xs = _turned(xs, length)
@@ -95,22 +95,35 @@ def parallel(
     flat, unravel = ravel_pytree(start)
     if jacobian == "auto":
         jacobian = "full" if flat.size <= _SMALL else "diagonal"
-    sweep = _sweep(cell, unravel, jacobian)
+    sweep = _sweep(cell, unravel, jacobian, mesh_axis)
+    time = xs.shape[0] * (1 if mesh_axis is None else lax.axis_size(mesh_axis))
     states, info = solvers.fixed_point(
-        lambda run, states: _following(cell, unravel, run, states)[0],
+        lambda run, states: _following(cell, unravel, run, states, mesh_axis)[0],
         run,
         jnp.zeros((xs.shape[0], flat.size), flat.dtype),
         method=solvers.recurrence(sweep, damping),
-        adjoint=_adjoint(sweep) if adjoint == "auto" else adjoint,
+        adjoint=_adjoint(sweep, mesh_axis) if adjoint == "auto" else adjoint,
         rtol=epsilon(flat) ** (5 / 6) if rtol is None else rtol,
         atol=atol,
-        max_steps=xs.shape[0] if max_steps is None else max_steps,
+        max_steps=time if max_steps is None else max_steps,
         probe=probe,
+        mesh_axis=mesh_axis,
     )
     inside = jnp.arange(xs.shape[0])[:, None] < length
     found = jax.vmap(unravel)(states)
-    ys = jnp.where(inside, cell.output(found), 0)
-    return _turned(ys, length) if reverse else ys, last_of(found, start, length, False), info
+    ys, last = jnp.where(inside, cell.output(found), 0), last_of(found, start, length, False)
+    if mesh_axis is not None:
+        last = from_last(last, length, mesh_axis)
+    return _turned(ys, length) if reverse else ys, last, info
+
+
+def _check(cell: Cell, jacobian: str, reverse: bool, mesh_axis: str | None) -> None:
+    if cell.stencil != (-1,):
+        raise ValueError(f"parallel takes a causal cell; {cell.name} looks ahead: use implicit")
+    if jacobian not in ("auto", "full", "diagonal"):
+        raise ValueError(f'jacobian must be "auto", "full" or "diagonal", got {jacobian!r}')
+    if reverse and mesh_axis is not None:
+        raise ValueError("over a mesh axis a sequence runs forwards: turn xs round")
 
 
 def _turned(rows: jax.Array, length: jax.Array) -> jax.Array:
@@ -120,11 +133,13 @@ def _turned(rows: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def _following(
-    cell: Cell, unravel: Callable, run: Run, states: jax.Array
+    cell: Cell, unravel: Callable, run: Run, states: jax.Array, mesh_axis: str | None
 ) -> tuple[jax.Array, jax.Array]:
     """`step(xi_t, s_{t-1})` for all t, zero past the length; and the states `s_{t-1}`."""
-    start = ravel_pytree(run.start)[0]
-    before = jnp.concatenate([start[None], states])[:-1]
+    first = ravel_pytree(run.start)[0][None]
+    if mesh_axis is not None:
+        first = from_before(states, 1, first, mesh_axis)
+    before = jnp.concatenate([first, states])[:-1]
 
     def one(xi: Any, state: jax.Array) -> jax.Array:
         return ravel_pytree(cell.step(run.params, xi, unravel(state)))[0]
@@ -132,7 +147,7 @@ def _following(
     return _inside(run, jax.vmap(one)(run.xi, before)), before
 
 
-def _sweep(cell: Cell, unravel: Callable, jacobian: str) -> Callable:
+def _sweep(cell: Cell, unravel: Callable, jacobian: str, mesh_axis: str | None) -> Callable:
     """All steps at once, and how each depends on the state before it."""
 
     def kept(params: Params, xi: Any, state: jax.Array) -> jax.Array:
@@ -152,18 +167,18 @@ def _sweep(cell: Cell, unravel: Callable, jacobian: str) -> Callable:
         coupling = block
 
     def sweep(run: Run, states: jax.Array) -> tuple[jax.Array, jax.Array]:
-        new, before = _following(cell, unravel, run, states)
+        new, before = _following(cell, unravel, run, states, mesh_axis)
         found = jax.vmap(partial(coupling, run.params))(run.xi, before)
         return new, _inside(run, found)
 
     return sweep
 
 
-def _adjoint(sweep: Callable) -> Adjoint:
+def _adjoint(sweep: Callable, mesh_axis: str | None) -> Adjoint:
     """The backward solve by the recurrence against time, then BiCGSTAB where that is too slow."""
 
     def inverse(run: Run, states: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        return partial(bidiagonal_solve, sweep(run, states)[1])
+        return partial(recurrence_solve, sweep(run, states)[1], mesh_axis=mesh_axis)
 
     solver = linear.cascade(linear.richardson(max_steps=20, accelerated=True), linear.bicgstab())
     return solvers.adjoint.implicit(solver, precond=inverse)

@@ -5,6 +5,7 @@ from implicit_rnn.training.checkpoint import CheckpointError
 from implicit_rnn.training.folder import FolderError
 from implicit_rnn.training.loop import TrainingError, train
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import Layout, ParallelSettings
 from implicit_rnn.training.protocols import Model, Split, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.restore import Trained, restore
@@ -17,9 +18,11 @@ __all__ = [
     "CheckpointError",
     "Examples",
     "FolderError",
+    "Layout",
     "Model",
     "OptimiserSettings",
     "Outcome",
+    "ParallelSettings",
     "Recipe",
     "SettingsError",
     "Source",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from implicit_rnn.training.protocols import Split
+
+class Batches(Protocol):
+    """What makes the batch of an entry."""
+
+    @property
+    def batch(self) -> Callable[[Any], Any]: ...
 
 
 class Ahead:
@@ -24,7 +29,7 @@ class Ahead:
     [[0, 1], [2, 3], [4, 5]]
     """
 
-    def __init__(self, split: Split, worker: ThreadPoolExecutor) -> None:
+    def __init__(self, split: Batches, worker: ThreadPoolExecutor) -> None:
         self._split, self._worker = split, worker
         self._next: tuple[Sequence[Any], int, Future] | None = None
 
@@ -42,7 +47,7 @@ class Ahead:
 
 
 @contextmanager
-def batches_ahead(split: Split) -> Iterator[Ahead]:
+def batches_ahead(split: Batches) -> Iterator[Ahead]:
     """The batches of a split with a thread that makes them; it ends with the context."""
     with ThreadPoolExecutor(1, "batches") as worker:
         yield Ahead(split, worker)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from implicit_rnn.training.files import digest, plain, write_json
+from implicit_rnn.training.processes import first, wait
 
 _NUMBER = re.compile("[0-9]{6,}")
 
@@ -45,21 +46,27 @@ class Checkpoints:
           record: anything JSON: `score` (the lower, the better) decides which one is the best.
         """
         path = self._path(update)
-        self._remove(update)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _require_room(self.folder, state)
+        if first():
+            self._remove(update)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _require_room(self.folder, state)
+        wait(f"room for checkpoint {update}")
         try:
-            self._orbax.save(path, state)
+            self._orbax.save(path, state)  # every process its own part
             self._orbax.wait_until_finished()
-            content = {**record, "update": update, "files": _checksums(path)}
-            write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
+            if first():
+                content = {**record, "update": update, "files": _checksums(path)}
+                write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
         except Exception as error:
-            self._remove(update)  # what there is of it takes room, and is no checkpoint
+            if first():
+                self._remove(update)  # what there is of it takes room, and is no checkpoint
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise CheckpointError(f"checkpoint {path.name} cannot be written: {reason}") from error
-        kept = {*self.updates()[-self.keep :], self.best()}
-        for other in self._present() - kept:
-            self._remove(other)
+        if first():
+            kept = {*self.updates()[-self.keep :], self.best()}
+            for other in self._present() - kept:
+                self._remove(other)
+        wait(f"seal of checkpoint {update}")
         return path
 
     def updates(self) -> list[int]:
@@ -94,9 +101,14 @@ class Checkpoints:
             if found.get(name) != checksum:
                 what = "is missing" if name not in found else "is damaged"
                 raise CheckpointError(f"checkpoint {path.name}: {name} {what}")
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+        def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+            place = getattr(leaf, "sharding", None) or here
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
         try:
-            return self._orbax.restore(path, shapes)
+            return self._orbax.restore(path, jax.tree.map(shape, like))
         except (ValueError, OSError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import solvers
+from implicit_rnn.training import processes
 from implicit_rnn.training.step import State, Trainer
 
 
@@ -19,6 +20,8 @@ def diagnosis(parts: Trainer, state: State, batch: Any, unsettled: int = 0) -> s
       batch: the last one.
       unsettled: updates in a row none of whose solves converged.
     """
+    if parts.layout is not None:  # looked at on one device
+        state, batch = processes.gathered((state, batch))
     skipped, lines = int(state.optimiser.notfinite_count), []
     if skipped:
         lines.append(f"{skipped} updates in a row were not finite")

@@ -110,6 +110,11 @@ def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> str:
     return digest(new)
 
 
+def configuration_digest(configuration: Mapping[str, Any]) -> str:
+    """The checksum that `keep_configuration` returns."""
+    return digest(dump(configuration))
+
+
 def environment(command: str) -> dict[str, Any]:
     """What must be known to repeat a run: command, versions, machine, time."""
     import jax
@@ -123,6 +128,8 @@ def environment(command: str) -> dict[str, Any]:
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "device": jax.devices()[0].platform,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
         "processors": os.cpu_count(),
     }
 

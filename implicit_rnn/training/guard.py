@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from solvers.mesh import vary_like
+
 
 class GuardState(NamedTuple):
     """What became of gradients so far.
@@ -54,10 +56,11 @@ def guarded(inner: optax.GradientTransformation) -> optax.GradientTransformation
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
         missed = jnp.where(finite, 0, 1)
-        skipped = jax.tree.map(jnp.zeros_like, gradient), state.inner_state
+        before = vary_like(state.inner_state, gradient)
+        skipped = jax.tree.map(jnp.zeros_like, gradient), before
 
         def taken() -> tuple[Any, Any]:
-            found = asked.update(gradient, state.inner_state, params, **extra, norm=norm)
+            found = asked.update(gradient, before, params, **extra, norm=norm)
             # A schedule of another precision, say, must not make a branch of another type.
             return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), found, skipped)
 

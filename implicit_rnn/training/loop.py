@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -15,17 +17,20 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from implicit_rnn.training import files
+from implicit_rnn.training import files, processes
 from implicit_rnn.training import folder as folders
 from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
+from implicit_rnn.training.claim import Claim, claimed
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import Layout, ParallelSettings
 from implicit_rnn.training.profile import traced
 from implicit_rnn.training.progress import Display, summary
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
+from implicit_rnn.training.result import result
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
 from implicit_rnn.training.totals import ratios
@@ -61,6 +66,7 @@ def train(
     recipe: Recipe | None = None,
     optimiser: OptimiserSettings | optax.GradientTransformation | None = None,
     settings: TrainingSettings | None = None,
+    parallel: ParallelSettings | Layout | None = None,
     resume: bool = False,
     configuration: Mapping[str, Any] | None = None,
     on_log: Callable[[dict[str, Any]], None] | None = None,
@@ -83,6 +89,8 @@ def train(
       recipe: how implicit layers are solved and kept solvable.
       optimiser: settings, or any optimiser of optax.
       settings: how long to train, how often to look, what to keep.
+      parallel: over which devices; settings, or a layout on a mesh of your own; by default all
+        that the batch can be dealt over. A run goes on with any number of them.
       resume: go on from the last good checkpoint, if there is one. Without it a folder in which
         something has been trained is refused.
       configuration: nested tables that the folder keeps; one that was trained with another is
@@ -93,7 +101,9 @@ def train(
       name: shown beside the progress bar.
       console: where to print.
     """
-    parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
+    parts = trainer(
+        task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
+    )
     if profile_trace:
         parts = traced(parts, Path(folder) / "profile", profile_trace)
     if configuration is None:
@@ -127,21 +137,14 @@ def run(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """`train` for compiled parts that are there already."""
-    console = console or Console(highlight=False)
-    with folders.locked(folder) as hold:
-        if not resume and (folder / "metrics.jsonl").exists():
-            raise folders.FolderError(
-                f"{folder} holds a run already: resume it (add --resume), "
-                "or choose another folder (--output)"
-            )
-        digest = folders.keep_configuration(folder, configuration)
-        for file, content in getattr(parts.task, "keep", {}).items():
-            files.write_json(folder / file, content)
-        with Display(name, parts.settings.updates, console) as display:
-            for note in getattr(parts.task, "notes", ()):
-                display.say(note)
-            own = _Own(configuration, digest, hold)
-            return _Run(parts, folder, own, hooks, command, display).go()
+    console = console or Console(highlight=False, quiet=not processes.first())
+    with (
+        claimed(folder, configuration, getattr(parts.task, "keep", {}), resume) as claim,
+        Display(name, parts.settings.updates, console) as display,
+    ):
+        for note in getattr(parts.task, "notes", ()):
+            display.say(note)
+        return _Run(parts, folder, claim, hooks, command, display).go()
 
 
 class _Progress(NamedTuple):
@@ -155,14 +158,6 @@ class _Progress(NamedTuple):
     unsettled: int = 0  # updates in a row without a solve that converged
 
 
-class _Own(NamedTuple):
-    """What makes a folder that of a run."""
-
-    configuration: Mapping[str, Any]
-    digest: str
-    hold: folders.Hold
-
-
 class _Run:
     """One run from where its folder is to its end."""
 
@@ -170,12 +165,12 @@ class _Run:
         self,
         parts: Trainer,
         folder: Path,
-        own: _Own,
+        claim: Claim,
         hooks: Hooks,
         command: str,
         display: Display,
     ) -> None:
-        self.parts, self.folder, self.own = parts, folder, own
+        self.parts, self.folder, self.claim = parts, folder, claim
         self.hooks, self.display = hooks, display
         self.settings, self.split = parts.settings, parts.task.splits["train"]
         self.began = self.since = time.perf_counter()
@@ -189,7 +184,7 @@ class _Run:
         found = self.checkpoints.restore_last(self.state, display.say)
         if found is not None:
             self.state, record = found
-            if record["configuration"] != own.digest:
+            if record["configuration"] != claim.digest:
                 raise folders.FolderError(
                     f"checkpoint {record['update']:06d} in {self.checkpoints.folder} is that of "
                     "another run: take it away, or choose another folder (--output)"
@@ -197,9 +192,11 @@ class _Run:
             self.progress, lines = _Progress(**record["progress"]), record["lines"]
             display.say(f"{folder}: going on from update {record['update']}")
         self.update = int(self.state.update)
-        self.records.rewind(self.update, lines, display.say)
         self.past = self.progress.seconds  # of earlier sessions
-        self.environment = folders.begun(folder / "run.json", command, display.say)
+        self.environment = folders.environment(command)
+        if processes.first():
+            self.records.rewind(self.update, lines, display.say)
+            self.environment = folders.begun(folder / "run.json", command, display.say)
 
     def go(self) -> dict[str, Any]:
         """Trains to the end; what the disk refuses is an error that names the last checkpoint."""
@@ -217,7 +214,8 @@ class _Run:
         settings, parts = self.settings, self.parts
         epoch, index = self.progress.epoch, self.progress.position
         plan, trouble = self.plan(epoch), ""
-        with interruption() as interrupted, batches_ahead(self.split) as ahead:
+        loaded = SimpleNamespace(batch=functools.partial(parts.load, self.split))
+        with interruption() as interrupted, batches_ahead(loaded) as ahead:
             while self.update < settings.updates and not trouble and not self.exhausted:
                 if index == len(plan):
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
@@ -313,51 +311,34 @@ class _Run:
     def save(self, record: dict[str, Any]) -> None:
         record = record | {"progress": self.progress._asdict(), "lines": self.records.sum}
         kept = getattr(self.parts.task, "keep", {}).items()
-        record["configuration"] = self.own.digest
+        record["configuration"] = self.claim.digest
         record["kept"] = {name: files.digest(files.plain(content)) for name, content in kept}
-        self.own.hold.check()
+        self.claim.check()
         path = self.checkpoints.save(self.update, self.state, record)
-        if self.hooks.on_checkpoint:
+        if self.hooks.on_checkpoint and processes.first():
             self.hooks.on_checkpoint(path)
 
     def report(self, row: dict[str, Any], hook: Callable[[dict[str, Any]], None] | None) -> None:
-        self.own.hold.check()
-        self.records.append(row)
+        self.claim.check()
+        if processes.first():
+            self.records.append(row)
         self.display.advance(self.update, row)
-        if hook:
+        if hook and processes.first():
             hook(row)
 
     def finish(self) -> dict[str, Any]:
         """The best state on the test set, and what the run cost."""
-        task, skipped = self.parts.task, int(self.state.optimiser.total_notfinite)
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
-        lines = [row for row in self.records.read() if "loss" in row]
-        rows = [row for row in lines if "forward_steps" in row]
-        further = {
-            name: self.parts.evaluate(state, split)
-            for name, split in task.splits.items()
-            if name not in ("train", "valid", "test")
-        }
-        content = self.environment | {
+        told = {
+            **self.environment,
             "seconds": self.seconds,
             "updates": self.update,
-            "best_update": record.get("update"),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-            "skipped": skipped,
-            "test": self.parts.evaluate(state, task.splits["test"]),
-            "valid": record.get("metrics"),
-            "config": self.own.configuration,
+            "skipped": int(self.state.optimiser.total_notfinite),
+            "config": self.claim.configuration,
         }
-        content |= {"parts": further} if further else {}
-        verdict = getattr(task, "verdict", None)
-        content |= {"verdict": verdict(lines)} if verdict else {}
-        if rows:
-            tenth = max(len(rows) // 10, 1)
-            for key in ("forward_steps", "backward_steps"):
-                ends = (rows[:tenth], rows[-tenth:])
-                content[key] = [sum(row[key] for row in end) / len(end) for end in ends]
-            content["converged"] = sum(row["converged"] for row in rows) / len(rows)
-        self.own.hold.check()
-        files.write_sealed(self.folder / "result.json", content)
+        content = result(self.parts, state, record, self.records, told)
+        self.claim.check()
+        if processes.first():
+            files.write_sealed(self.folder / "result.json", content)
         return content

@@ -6,6 +6,9 @@ more to say; what they have beyond the protocols is used where it is there:
 | of | attribute | what it is |
 | --- | --- | --- |
 | a split | `numbers` | `entry -> [batch]`: which examples an entry of its plan holds |
+| | `length` | of every example: by it, a batch is dealt over devices |
+| | `size` | `entry -> int`: how many examples it holds |
+| | `select` | `(entry, rows) -> entry` of some of them: what a process loads of it |
 | | `shape` | how many examples there are, and the steps of the longest; both for `Recipe.warm` |
 | a task | `verdict` | `lines -> dict`: numbers that a run's lines about training give |
 | | `keep` | `file name -> JSON`: what the trained model needs beside its parameters |

@@ -16,6 +16,7 @@ import optax
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.files import digest
 from implicit_rnn.training.optimiser import OptimiserSettings
+from implicit_rnn.training.parallel import ONE_DEVICE
 from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
@@ -66,7 +67,9 @@ def restore(
       average: the mean of so many checkpoints, the last ones; 0: the best, or the last without a
         best.
     """
-    parts = trainer(task, model, recipe=recipe, optimiser=optimiser, settings=settings)
+    parts = trainer(
+        task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=ONE_DEVICE
+    )
     kept, like = Checkpoints(Path(folder) / "checkpoints"), jax.eval_shape(parts.init)
     say = partial(print, file=sys.stderr)
     state, record = chosen_state(kept, like, say, average)

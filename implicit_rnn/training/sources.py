@@ -32,6 +32,9 @@ class Source(NamedTuple):
       numbers: which examples an entry of a plan holds, by number; None where there are none.
       shape: how many examples there are, and the steps of the longest.
       length: of every example; None where there are none.
+      size: `entry -> int`: how many examples it holds.
+      select: `(entry, rows) -> entry` of these rows alone, which is then all that is loaded; None
+        where a batch has no rows of its own.
     """
 
     plan: Callable[[int, int, np.random.Generator | None], list]
@@ -39,6 +42,8 @@ class Source(NamedTuple):
     numbers: Callable[[Any], np.ndarray] | None = None
     shape: tuple[int, int] = (0, 0)
     length: np.ndarray | None = None
+    size: Callable[[Any], int] | None = None
+    select: Callable[[Any, np.ndarray], Any] | None = None
 
 
 def arrays(examples: Any) -> Source:
@@ -63,7 +68,7 @@ def arrays(examples: Any) -> Source:
     def take(index: np.ndarray) -> Any:
         return tree_util.tree_unflatten(structure, [np.asarray(leaf)[index] for leaf in leaves])
 
-    return Source(plan, take)
+    return Source(plan, take, size=len, select=lambda index, rows: index[rows])
 
 
 def require_finite(examples: Any) -> None:
@@ -105,8 +110,9 @@ def bucketed(length: np.ndarray, take: Callable[[np.ndarray, int], Any], longest
         return bucket_epoch(length, batch, rng, bucket_sizes(length, count, batch))
 
     return Source(
-        plan, lambda entry: take(*entry), lambda entry: entry[0], (len(length), longest), length
-    )
+        plan, lambda entry: take(*entry), lambda entry: entry[0], (len(length), longest), length,
+        lambda entry: len(entry[0]), lambda entry, rows: (entry[0][rows], entry[1]),
+    )  # fmt: skip
 
 
 def evaluated_alike(splits: Mapping[str, Source]) -> dict[str, Source]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core, linear_util
 
-from solvers.mesh import vary_with
+from solvers.mesh import vary_with, varying
 from solvers.settings import Same, Settings, comparable
 from solvers.space import Tree, subtract
 
@@ -120,7 +120,9 @@ def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:
             inner = equation.params["jaxpr"]
             found = _evaluate(inner.jaxpr, inner.consts, given)
         else:
-            given = [vary_with(jnp.asarray(leaf), *given) for leaf in given]
+            if any(varying(jnp.asarray(leaf)) != varying(v.aval)
+                   for leaf, v in zip(given, equation.invars, strict=True)):  # fmt: skip
+                given = [vary_with(jnp.asarray(leaf), *given) for leaf in given]
             parameters = equation.primitive.get_bind_params(equation.params)
             found = equation.primitive.bind(*given, **parameters)
             found = found if equation.primitive.multiple_results else [found]

@@ -67,6 +67,7 @@ def solution(
     names: tuple[str, str] = ("f(theta, x0)", "x0"),
     throw: bool = False,
     what: str = "solves",
+    mesh_axis: str | None = None,
 ) -> tuple[Tree, Info]:
     """Runs a solve; its derivative is what `adjoint` says.
 
@@ -82,6 +83,7 @@ def solution(
       root: the equation is `f(theta, x) = 0`, not `x = f(theta, x)`.
       names: of the image of the map and of what it has to be like, for messages.
       throw: raise an error where a solve fails; `what` failed, it says.
+      mesh_axis: over which `x0` is spread.
     """
     from solvers.adjoint.system import Backward, Tangent
 
@@ -105,7 +107,7 @@ def solution(
         # These look at what belongs to every device before it is added up.
         theta, one_theta = (_vary_arrays(tree, point) for tree in (theta, one_theta))
     state = jax.tree.map(vary_with, state, point)
-    tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point)
+    tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point, mesh_axis)
     closed, (_, constants) = close_map(on_working, one_theta, point, root)
     operands = (closed.frame.arrays(theta), constants)
     ahead, ahead_extras = seal(forward(closed), operands, state, tolerances)

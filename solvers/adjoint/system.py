@@ -29,12 +29,16 @@ class Backward(Settings):
     f: Map
     adjoint: Adjoint
     throw: bool = False
+    mesh_axis: str | None = None
 
     def __call__(
         self, operands: tuple, x: Vector, cotangent: Vector, status: jax.Array, memory: Any
     ) -> tuple[Vector, Info]:
         system = System.of(self.f, operands, x, self.adjoint, memory)
-        return transposed_solve(system, cotangent, self.adjoint, status, throw=self.throw)
+        space = Space(mesh_axis=self.mesh_axis)
+        return transposed_solve(
+            system, cotangent, self.adjoint, status, space=space, throw=self.throw
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,6 +125,7 @@ def transposed_solve(
         x0=start,
         precond=system.inverse,
         unscaled=system.unscaled,
+        space=space,
     )
     bad = failed(adjoint.linear, info) | (status != Status.CONVERGED)
     w = apply_policy(w, bad, adjoint.on_failure, space.spread)

@@ -33,6 +33,7 @@ from solvers.linear import bicgstab
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.richardson import Richardson, richardson
 from solvers.linear.solve import OnFailure, check_policy
+from solvers.mesh import constant
 from solvers.settings import Settings, require_count, require_number
 from solvers.space import Space, Tree, Vector, add, cast_like, require_real, subtract, zeros_like
 from solvers.verdict import Stop, of_remainder, recheck, relative
@@ -326,7 +327,8 @@ def _truncated(
     before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
     status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
-    steps = jnp.full(size.shape, sweeps, jnp.int32)
+    # On the devices of the batch; a size may be NaN, which is the like of nothing.
+    steps = constant(sweeps, jnp.isnan(size).astype(jnp.int32))
     return w, Info(steps, residual, status, steps if short else steps - 1)
 
 

@@ -19,6 +19,7 @@ def auto(
     cheap_steps: int = 30,
     *,
     sweep: Sweep | None = None,
+    mesh_axis: str | None = None,
 ) -> Cascade:
     """The cascade that serves when nothing is known of the map.
 
@@ -28,11 +29,11 @@ def auto(
        iterate so far, for the examples that did not converge. It needs no contraction.
 
     Under `vmap` an example that the first stage solved takes no Newton step, and when all are
-    solved the second stage costs nothing.
+    solved the second stage costs nothing. `mesh_axis` is that of `fixed_point`.
     """
     require_count("cheap_steps", cheap_steps)
     first: Anderson | Banded = Anderson(5)
     if bands is not None:
         first = Banded(bands if sweep is None else None, sweep=sweep, accelerated=True)
-    second = Newton(precond=None if bands is None else precondition(bands))
+    second = Newton(precond=None if bands is None else precondition(bands, mesh_axis))
     return Cascade((Stage(first, cheap_steps), Stage(second)))

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from solvers.bands import Bands, splitting_inverse
+from solvers.bands import Bands
 from solvers.fixed_point.base import FixedPointProblem, Precondition, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.settings import Settings, require_number
 from solvers.space import Tree, Vector, add, cast_like
+from solvers.split import inverse_of
 
 Sweep = Callable[[Any, Tree], tuple[Tree, Bands]]
 BandsOf = Callable[[Any, Tree], Bands] | Bands
@@ -27,15 +28,21 @@ class BandPrecondition(Settings):
     """`(theta, x) -> (v -> (I - B)^-1 v)`."""
 
     bands: BandsOf
+    mesh_axis: str | None = None
 
     def __call__(self, theta: Any, x: Tree) -> Callable[[Tree], Tree]:
         found = self.bands if isinstance(self.bands, Bands) else self.bands(theta, x)
-        return splitting_inverse(found)
+        return inverse_of(found, self.mesh_axis)
 
 
-def precondition(bands: BandsOf) -> Precondition:
-    """`(theta, x) -> (v -> (I - B)^-1 v)`: bands as a preconditioner, for newton and adjoints."""
-    return BandPrecondition(bands)
+def precondition(bands: BandsOf, mesh_axis: str | None = None) -> Precondition:
+    """`(theta, x) -> (v -> (I - B)^-1 v)`: bands as a preconditioner, for newton and adjoints.
+
+    Args:
+      bands: as for `banded`.
+      mesh_axis: as for `fixed_point`.
+    """
+    return BandPrecondition(bands, mesh_axis)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,11 +85,12 @@ class Banded(Method):
         if self.sweep is not None:
             image, found = self.sweep(problem.theta, problem.user(x))
             point = evaluate(problem, x, cast_like(image, x))
-            inverse = splitting_inverse(found)
+            inverse = inverse_of(found, problem.space.mesh_axis)
         else:
             assert self.bands is not None
             point = evaluate(problem, x)
-            inverse = problem.precondition(precondition(self.bands), x)
+            axis = problem.space.mesh_axis
+            inverse = problem.precondition(precondition(self.bands, axis), x)
         correction = problem.space.scale(self.damping, inverse(point.step))
         following = swept = add(x, correction)
         if not self.accelerated:

@@ -16,7 +16,7 @@ from solvers.adjoint.given import slope
 from solvers.fixed_point.base import FixedPointProblem, Stage
 from solvers.info import Info, Status
 from solvers.settings import Settings, require_count, require_number
-from solvers.space import Tree, Vector, epsilon
+from solvers.space import Space, Tree, Vector, epsilon
 from solvers.verdict import Stop
 
 
@@ -81,6 +81,7 @@ class Forward(Settings):
       dtypes: of the user's trees.
       unrolled: make a program through which reverse mode can pass; `segment` as in `bptt`.
       inverse: return the approximate inverse that the last method ends with.
+      mesh_axis: of the mesh, over which states are spread.
     """
 
     f: ClosedMap
@@ -91,6 +92,7 @@ class Forward(Settings):
     unrolled: bool
     segment: int | None
     inverse: bool
+    mesh_axis: str | None
 
     @classmethod
     def of(
@@ -101,6 +103,7 @@ class Forward(Settings):
         x0: Tree,
         adjoint: adjoints.Adjoint,
         norm: Callable | None = None,
+        mesh_axis: str | None = None,
     ) -> Forward:
         return cls(
             f,
@@ -111,6 +114,7 @@ class Forward(Settings):
             unrolled=adjoint.mode == "unroll" and adjoint.steps is None,
             segment=adjoint.checkpoint,
             inverse=adjoint.precond == "forward",
+            mesh_axis=mesh_axis,
         )
 
     def __call__(self, operands: tuple, x0: Vector, tolerances: tuple) -> tuple:
@@ -167,7 +171,8 @@ class Forward(Settings):
             lambda x: self.f.defect(operands, x),
             self.f.theta(operands),
             user,
-            norm=norm,
+            Space(mesh_axis=self.mesh_axis),
+            norm,
             unscaled=not self.f.root,
         )
 

@@ -18,7 +18,7 @@ from solvers.iterate import Goal, Method, Progress
 from solvers.linear.base import SolverRecord
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.solve import Solver, resolve, solve_system
-from solvers.mesh import constant, while_loop
+from solvers.mesh import constant, vary_like, while_loop
 from solvers.settings import require_callable
 from solvers.space import Vector, add, ratio, subtract
 
@@ -131,6 +131,8 @@ class Newton(Method):
         shift = ratio(state.size, state.anchor)
         enough = 0.5 * ratio(goal.residual, state.size)
         tolerance = jnp.clip(jnp.maximum(state.forcing, enough), 0.0, _LOOSEST)
+        # What a linear solve closes over has to vary as its vectors do.
+        shift, tolerance = vary_like((shift, tolerance), state.x)
         solver: Any = self.linear
         if isinstance(solver, SolverRecord) and not solver.truncated:
             solver = partial(solver, rtol=tolerance, unscaled=problem.unscaled)
@@ -140,9 +142,10 @@ class Newton(Method):
             return subtract(space.scale(shift, v), product(v))
 
         if exact:
-            d, info = solve_system(matvec, rhs, solver, precond=precond)
+            d, info = solve_system(matvec, rhs, solver, precond=precond, space=space)
         else:
-            d, info = solver(matvec, rhs, None, precond)
+            options = {} if space.mesh_axis is None else {"space": space}
+            d, info = solver(matvec, rhs, None, precond, **options)
         return d, jnp.asarray(info.evaluations, jnp.int32)
 
 

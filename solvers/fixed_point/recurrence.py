@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.bands import bidiagonal_solve
 from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.iterate import Goal, Method, Progress
 from solvers.settings import require_number
 from solvers.space import Vector
+from solvers.split import recurrence_solve
 
 # How far beyond the largest entry met a step may lead before it is not believed.
 _FARTHEST = 10.0
@@ -72,8 +72,9 @@ class Recurrence(Method):
         point = evaluate(problem, x, image)
         share = jnp.where(point.size <= size, jnp.minimum(2 * share, self.damping), 0.5 * share)
         picard = image - x
-        step = bidiagonal_solve(share * lax.stop_gradient(coupling), picard)
-        largest = jnp.maximum(jnp.max(jnp.abs(x), initial=0), jnp.max(jnp.abs(image), initial=0))
+        coupling = share * lax.stop_gradient(coupling)
+        step = recurrence_solve(coupling, picard, problem.space.mesh_axis)
+        largest = problem.space.largest(x, image)
         near = jnp.all(jnp.abs(step) <= _FARTHEST * largest, axis=-1, keepdims=True)
         following = x + jnp.where(near, step, picard)
         return State(following, point.size, share), point.progress()

@@ -11,6 +11,7 @@ from solvers import adjoint as adjoints
 from solvers import iterate
 from solvers.adjoint.closure import shape_of
 from solvers.adjoint.solution import solution
+from solvers.adjoint.system import Backward
 from solvers.fixed_point.base import Cascade, Map, Stage
 from solvers.fixed_point.broyden import Broyden
 from solvers.fixed_point.forward import Forward, Limits
@@ -36,6 +37,7 @@ def fixed_point(
     record: Sequence[int] = (),
     has_aux: bool = False,
     throw: bool = False,
+    mesh_axis: str | None = None,
 ) -> tuple[Any, Info]:
     """Solves `x = f(theta, x)` from `x0`.
 
@@ -61,6 +63,9 @@ def fixed_point(
       has_aux: `f` returns `(x, aux)`; `aux` at the solution is returned beside it.
       throw: raise an error if the solve, or its backward solve, does not converge, also out of
         `jit` and `vmap`. By default the status alone says so.
+      mesh_axis: inside `shard_map`, the axis of the mesh over which `x` is spread: norms, products
+        and decisions are those of the whole, and `f` may exchange what it needs. Adjoints are those
+        that solve (`implicit`, `rbp`, ...).
 
     Returns:
       The best iterate, in the structure and dtypes of `x0`, or `(iterate, aux)`; and its `Info`.
@@ -85,6 +90,7 @@ def fixed_point(
         blowup=blowup,
         trace=trace,
         record=record,
+        mesh_axis=mesh_axis,
     )
 
 
@@ -101,6 +107,7 @@ def solve_equation(
     has_aux: bool,
     throw: bool,
     root: bool = False,
+    mesh_axis: str | None = None,
     **numbers: Any,
 ) -> tuple[Any, Info]:
     """`fixed_point`, or `root` where `f(theta, x) = 0` is the equation; `numbers` are `Limits`."""
@@ -108,6 +115,8 @@ def solve_equation(
     limits, tolerances = Limits.of(x0, *tolerances, **numbers)
     chosen = adjoints.resolve(adjoint)
     stages = resolve(method)
+    if mesh_axis is not None and (chosen.mode != "reverse" or norm is not None):
+        raise ValueError("over a mesh_axis: an adjoint such as implicit(), and no norm of your own")
     require_fitting(chosen, stages, limits.max_steps)
     name = "g" if root else "f"
     if has_aux:
@@ -125,12 +134,14 @@ def solve_equation(
         theta,
         x0,
         adjoint=chosen,
-        forward=lambda f: Forward.of(f, stages, limits, x0, chosen, norm),
+        forward=lambda f: Forward.of(f, stages, limits, x0, chosen, norm, mesh_axis),
+        backward=lambda f: Backward(f, chosen, throw, mesh_axis),
         tolerances=tolerances,
         probe=probe,
         root=root,
         names=(f"{name}(theta, x0)", "x0"),
         throw=throw,
+        mesh_axis=mesh_axis,
     )
     if limits.record:
         states = jax.lax.stop_gradient(cast_like(info.iterates, x))

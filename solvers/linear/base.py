@@ -60,6 +60,11 @@ class SolverRecord(Settings):
     rtol: float | jax.Array | None
     truncated: bool = False
 
+    @property
+    def spreads(self) -> bool:
+        """Whether it takes a `space`, and so vectors that are spread over a mesh."""
+        return False
+
     def __call__(self, matvec: Operator, b: Tree, *args: Any, **settings: Any) -> tuple[Tree, Info]:
         raise NotImplementedError
 
@@ -98,6 +103,10 @@ class LinearSolver(SolverRecord):
     truncated: bool = False
     patience: int = 60
 
+    @property
+    def spreads(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         if self.side not in ("left", "right"):
             raise ValueError(f'side must be "left" or "right", got {self.side!r}')
@@ -115,6 +124,7 @@ class LinearSolver(SolverRecord):
         rtol: float | jax.Array | None = None,
         trace: int = 0,
         unscaled: bool = False,
+        space: Space = Space(),  # noqa: B008
     ) -> tuple[Tree, Info]:
         """Solves for `x`. `solvers.linear_solve` is the solve that can be differentiated.
 
@@ -126,9 +136,10 @@ class LinearSolver(SolverRecord):
           rtol: overrides the solver's own; may be traced (Newton's forcing term is).
           trace: length of the residual trace in the returned `Info`.
           unscaled: `A` is of order one: spare the product that tells its scale.
+          space: what a scalar product is.
         """
         task, finish = self.prepare(
-            matvec, b, x0, precond, rtol=rtol, trace=trace, unscaled=unscaled
+            matvec, b, x0, precond, rtol=rtol, trace=trace, unscaled=unscaled, space=space
         )
         return finish(*iterate.run(task))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from solvers import iterate
 from solvers.info import Info
 from solvers.linear.base import Operator, SolverRecord
-from solvers.space import Tree, add, subtract
+from solvers.space import Space, Tree, add, subtract
 from solvers.verdict import recheck
 
 
@@ -19,6 +20,10 @@ class LinearCascade(SolverRecord):
     """Solvers that follow one another, each starting from the result of the one before."""
 
     solvers: tuple[SolverRecord, ...]
+
+    @property
+    def spreads(self) -> bool:
+        return all(solver.spreads for solver in self.solvers)
 
     def __call__(
         self,
@@ -29,8 +34,11 @@ class LinearCascade(SolverRecord):
         *,
         rtol: float | jax.Array | None = None,
         unscaled: bool = False,
+        space: Space = Space(),  # noqa: B008
     ) -> tuple[Tree, Info]:
-        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, unscaled=unscaled)
+        options: dict[str, Any] = {"unscaled": unscaled}
+        options |= {"space": space} if self.spreads else {}
+        x, info = self.solvers[0](matvec, b, x0, precond, rtol=rtol, **options)
         for solver in self.solvers[1:]:
 
             def correct(before: tuple[Tree, Info], solver: SolverRecord = solver) -> tuple:
@@ -38,8 +46,8 @@ class LinearCascade(SolverRecord):
                 tolerance = solver.tolerance(b, rtol)
                 rest = subtract(b, matvec(x))
                 correction, later = solver(
-                    matvec, rest, None, precond, unscaled=unscaled,
-                    rtol=jnp.minimum(tolerance / info.residual, 1),
+                    matvec, rest, None, precond,
+                    rtol=jnp.minimum(tolerance / info.residual, 1), **options,
                 )  # fmt: skip
                 residual = info.residual * later.residual
                 return add(x, correction), Info(

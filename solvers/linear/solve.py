@@ -15,9 +15,9 @@ from solvers.info import Info, require_converged
 from solvers.linear.base import Operator, SolverRecord
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.lsqr import LeastSquares
-from solvers.mesh import vary_like
+from solvers.mesh import agreed, vary_like
 from solvers.settings import Settings
-from solvers.space import Tree, add, require_like, require_real, subtract, zeros_like
+from solvers.space import Space, Tree, add, require_like, require_real, subtract, zeros_like
 
 if TYPE_CHECKING:
     from solvers.adjoint.closure import Closed
@@ -126,13 +126,14 @@ def solve_system(
     precond: Operator | None = None,
     on_failure: OnFailure = "best",
     unscaled: bool = False,
+    space: Space = Space(),  # noqa: B008
 ) -> tuple[Tree, Info]:
     """`linear_solve`, for programs that are compiled already."""
     if isinstance(solver, LeastSquares) and solver.least(b, x0):
         x, info = _least_squares(matvec, b, solver, x0, precond)
         return apply_policy(x, solver.failed(info), on_failure), info
     require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-    return _square(matvec, b, solver, x0, precond, on_failure, unscaled)
+    return _square(matvec, b, solver, x0, precond, on_failure, unscaled, space)
 
 
 def _square(
@@ -143,14 +144,23 @@ def _square(
     precond: Operator | None,
     on_failure: str,
     unscaled: bool,
+    space: Space,
 ) -> tuple[Tree, Info]:
-    options = {"unscaled": True} if unscaled and isinstance(solver, SolverRecord) else {}
+    ours = isinstance(solver, SolverRecord)
+    options: dict[str, Any] = {"unscaled": True} if unscaled and ours else {}
+    if space.mesh_axis is not None:
+        base = solver.func if isinstance(solver, partial) else solver  # Newton's sets a tolerance
+        if not isinstance(base, SolverRecord) or not base.spreads:
+            raise ValueError("a system spread over a mesh needs an iterative solver: bicgstab()")
+        options["space"] = space
     if precond is not None:
         precond = _frozen(precond, b)
 
     def solved(matvec: Operator, b: Tree, x0: Tree | None, precond: Any) -> tuple[Tree, Info]:
         x, info = solver(matvec, b, x0, precond, **options)
-        return apply_policy(x, failed(solver, info), on_failure), info
+        x = apply_policy(x, failed(solver, info), on_failure)
+        # All that a linear solve returns has to vary alike.
+        return x, info if space.mesh_axis is None else vary_like(info, x)
 
     def forward(matvec: Operator, b: Tree) -> tuple[Tree, Info]:
         return solved(matvec, b, x0, precond)
@@ -162,13 +172,14 @@ def _square(
 
     # The matrix may give back what it was given in another precision.
     same = jax.tree.map(lambda leaf: leaf.dtype, b)
-    return lax.custom_linear_solve(
+    x, info = lax.custom_linear_solve(
         lambda v: jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), matvec(v), same),
         b,
         forward,
         transposed,
         has_aux=True,
     )
+    return x, agreed(info, space.mesh_axis)
 
 
 def _least_squares(

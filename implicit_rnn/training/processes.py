@@ -1,0 +1,131 @@
+"""Runs of several processes: how they find each other, who writes, and how they end together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+# Seconds without a sign of life after which a process counts as dead, and the others end.
+SILENCE = 30
+
+
+class ProcessError(RuntimeError):
+    """Processes that cannot be brought together: what is missing, and how to say it."""
+
+
+@contextlib.contextmanager
+def together(
+    coordinator: str | None = None, processes: int | None = None, process: int | None = None
+) -> Iterator[None]:
+    """Joins the processes of a run, and ends this one as soon as they cannot go on together.
+
+    An error ends the process here, with exit code 1: what waits for the others at the exit of the
+    interpreter would wait for those that are gone.
+
+    Args:
+      coordinator: `host:port` of process 0, else `$JAX_COORDINATOR_ADDRESS`.
+      processes: how many there are, else `$JAX_NUM_PROCESSES`.
+      process: which one this is, from 0, else `$JAX_PROCESS_ID`. What none of these gives, JAX asks
+        the cluster for: SLURM, Open MPI, Kubernetes, Cloud TPU.
+    """
+    join(coordinator, processes, process)
+    try:
+        yield
+        wait("the end")
+        jax.distributed.shutdown()
+    except KeyboardInterrupt:
+        leave(130)
+    except BaseException as error:
+        ours = type(error).__module__.startswith("implicit_rnn") or isinstance(error, OSError)
+        loss = _loss(error)
+        here = f"implicit-rnn: process {jax.process_index()} of {jax.process_count()}"
+        if loss:
+            first = loss.strip().splitlines()[0]
+            print(
+                f"{here}: another process of this run has ended or cannot be reached: see what it "
+                "said. --resume goes on from the last checkpoint, with any number of processes "
+                f"({first})", file=sys.stderr,
+            )  # fmt: skip
+        elif ours:
+            print(f"{here}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        leave(1)
+
+
+def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """`jax.distributed.initialize`, with errors that say what to do."""
+    coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    processes = _number("JAX_NUM_PROCESSES", processes)
+    process = _number("JAX_PROCESS_ID", process)
+    if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
+        raise ProcessError(f"a coordinator is an address and a port, HOST:PORT; got {coordinator}")
+    if process is not None and processes is not None and not 0 <= process < processes:
+        raise ProcessError(f"process {process} is none of the {processes} from 0: --process")
+    try:
+        jax.distributed.initialize(
+            coordinator, processes, process, heartbeat_timeout_seconds=SILENCE,
+            shutdown_timeout_seconds=SILENCE,
+        )  # fmt: skip
+    except (ValueError, RuntimeError) as error:
+        first = str(error).splitlines()[0]
+        raise ProcessError(
+            f"the processes do not find each other ({first}). Under SLURM, Open MPI, Kubernetes or "
+            "on a Cloud TPU nothing needs to be said; elsewhere --coordinator HOST:PORT, "
+            "--processes N and --process I, the same HOST:PORT and N for all"
+        ) from None
+
+
+def leave(code: int) -> None:
+    """Ends the process at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def first() -> bool:
+    """Whether this is the process that prints and writes."""
+    return jax.process_index() == 0
+
+
+def wait(what: str) -> None:
+    """Until all processes are here."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
+
+
+def gathered(tree: Any) -> Any:
+    """Arrays on devices of all processes as whole ones on the host of each."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _number(name: str, given: int | None) -> int | None:
+    text = os.environ.get(name)
+    if given is not None or text is None:
+        return given
+    if not text.isdigit():
+        raise ProcessError(f"${name} must be a number, got {text!r}")
+    return int(text)
+
+
+def _loss(error: BaseException | None) -> str:
+    """What the runtime says of a process that is gone, in an error or in a cause of it."""
+    signs = ("gloo", "nccl", "unavailable", "connection", "heartbeat", "coordination", "barrier")
+    while error is not None:
+        said = str(error) if isinstance(error, jax.errors.JaxRuntimeError) else ""
+        if any(sign in said.lower() for sign in signs):
+            return said
+        error = error.__cause__
+    return ""

@@ -1,0 +1,117 @@
+"""Two processes of one machine train together over loopback, and none outlives the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from implicit_rnn.cli import main
+from implicit_rnn.experiments.runs import configuration
+from implicit_rnn.experiments.train import restored
+from implicit_rnn.training.tables import dump
+
+CONTENT = {
+    "task": {
+        "name": "biased_walk", "train": 64, "valid": 16, "test": 16, "max_length": 6,
+        "dimension": 2, "bias": 2.0,
+    },
+    "model": {"name": "tagger", "encoder": "igru", "hidden": 3},
+    "optimiser": {"rate": 0.02},
+    "training": {
+        "updates": 120, "batch": 8, "buckets": 1, "log_every": 5, "evaluate_every": 5,
+        "evaluate_batch": 16,
+    },
+}  # fmt: skip
+
+
+def command(folder: Path, name: str, devices: int, *options: str) -> subprocess.Popen:
+    """`implicit-rnn train` in a process of its own, with so many virtual devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    arguments = ["train", str(folder / "small.toml"), "--output", str(folder / name), *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "implicit_rnn.cli", *arguments, "--no-figures"],
+        env=os.environ | {"XLA_FLAGS": flags}, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finished(process: subprocess.Popen, seconds: float = 600) -> tuple[str, str]:
+    out, err = process.communicate(timeout=seconds)
+    assert process.returncode == 0, err[-3000:]
+    return out, err
+
+
+def learnt(folder: Path) -> list[np.ndarray]:
+    return jax.tree.leaves(restored(configuration(folder), folder).params)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_other_and_the_run_goes_on_without(tmp_path: Path):
+    (tmp_path / "small.toml").write_text(dump(CONTENT))
+    finished(command(tmp_path, "whole", 1))
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{place.getsockname()[1]}"
+
+    def pair(name: str, *options: str) -> list[subprocess.Popen]:
+        shared = ("--distributed", "--coordinator", address, "--processes", "2", *options)
+        return [
+            command(tmp_path, name, 2, *shared, "--process", str(number)) for number in range(2)
+        ]
+
+    one, other = pair("killed")
+    sealed = tmp_path / "killed" / "checkpoints" / "000005.json"
+    until = time.monotonic() + 300
+    while not sealed.exists() and time.monotonic() < until:
+        assert one.poll() is None, one.communicate()
+        time.sleep(0.05)
+    other.send_signal(signal.SIGKILL)
+    died = time.monotonic()
+    _, err = one.communicate(timeout=60)
+    assert time.monotonic() - died < 60
+    assert one.returncode not in (0, None)
+    assert "process 0 of 2: another process of this run has ended" in err
+    assert "--resume goes on from the last checkpoint" in err
+    assert not (tmp_path / "killed" / "result.json").exists()
+    other.communicate()
+
+    expected = json.loads((tmp_path / "whole" / "result.json").read_text())
+    shutil.copytree(tmp_path / "killed", tmp_path / "four")
+    shutil.copytree(tmp_path / "killed", tmp_path / "two")
+    out, _ = finished(command(tmp_path, "killed", 1, "--resume"))
+    assert "going on from update" in out
+    finished(command(tmp_path, "four", 4, "--resume"))
+    first, second = pair("two", "--resume")
+    assert "valid loss" in finished(first)[0]
+    assert "valid" not in finished(second)[0]  # one of them prints
+    for name in ("killed", "four", "two"):
+        found = json.loads((tmp_path / name / "result.json").read_text())
+        assert found["updates"] == 120
+        assert found["test"]["loss"] == pytest.approx(expected["test"]["loss"], rel=5e-3)
+        for a, b in zip(learnt(tmp_path / name), learnt(tmp_path / "whole"), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-2, atol=5e-3)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        updates = [json.loads(line)["update"] for line in lines]
+        assert updates == sorted(updates)
+        assert len(updates) == 48  # 24 about training, 24 about the validation set
+
+
+def test_what_processes_lack_is_said(capsys: pytest.CaptureFixture):
+    assert main(["train", "ice_cream", "--processes", "2"]) == 1
+    assert "belong to --distributed" in capsys.readouterr().err
+    assert main(["train", "ice_cream", "--distributed", "--coordinator", "here"]) == 1
+    assert "HOST:PORT; got here" in capsys.readouterr().err
+    given = ["--coordinator", "127.0.0.1:1", "--processes", "2", "--process", "2"]
+    assert main(["train", "ice_cream", "--distributed", *given]) == 1
+    assert "process 2 is none of the 2" in capsys.readouterr().err
