@@ -323,11 +323,10 @@ class _Run:
 
     def report(self, row: dict[str, Any], hook: Callable[[dict[str, Any]], None] | None) -> None:
         self.claim.check()
+        if processes.first():
+            self.records.append(row)
         self.display.advance(self.update, row)
-        if not processes.first():
-            return
-        self.records.append(row)
-        if hook:
+        if hook and processes.first():
             hook(row)
 
     def finish(self) -> dict[str, Any]:

@@ -327,7 +327,8 @@ def _truncated(
     before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
     status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
-    steps = constant(sweeps, size).astype(jnp.int32)  # of the devices of the batch
+    # On the devices of the batch; a size may be NaN, which is the like of nothing.
+    steps = constant(sweeps, jnp.isnan(size).astype(jnp.int32))
     return w, Info(steps, residual, status, steps if short else steps - 1)
 
 
