@@ -84,7 +84,7 @@ def label_sums(
       The mean (zero where none counts), and totals `loss` (nats), `error` (labels that are not the
       likeliest) and `count`.
     """
-    labels = jnp.where(mask, labels, 0)
+    scores, labels = jnp.asarray(scores), jnp.where(mask, labels, 0)
     # Half a float counts to 256 and no further.
     exact = jnp.promote_types(scores.dtype, jnp.float32)
     entropy = optax.softmax_cross_entropy_with_integer_labels(scores.astype(exact), labels)

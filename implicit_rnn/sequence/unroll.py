@@ -11,6 +11,7 @@ from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype
 from implicit_rnn.sequence.fit import explains_misfits
+from solvers.mesh import vary_like
 
 
 @explains_misfits
@@ -92,6 +93,7 @@ def masked_scan(
     # The step that comes first has number 0; what it starts from may be learnt.
     number = length - 1 - time if reverse else time
     rows = (xi, inside, inside & (number > 0) & (number % (truncate or 1) == 0))
+    start = vary_like(start, (params, rows))  # else a loop on a mesh would change its types
     if chunk is None or not time.size:
         last, states = lax.scan(body, start, rows, reverse=reverse)
     else:
