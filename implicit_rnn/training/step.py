@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -88,7 +89,8 @@ def trainer(
     )
     start, step, begin = program.compiled()
     # An argument: runs of other seeds are the same programs, and a compilation cache knows them.
-    seed = np.uint32(settings.seed)
+    # One of several processes would not take an array that is on a device of its own alone.
+    seed = jnp.uint32(settings.seed) if layout is None else np.uint32(settings.seed)
 
     def rate(state: State) -> float | None:
         if rates is not None:
