@@ -190,22 +190,3 @@ def test_what_a_stateful_model_carries_stays_with_its_stream():
         return state.params, state.carry, made.evaluate(state, problem.splits["valid"])
 
     same(run(8), run(1), rtol=1e-4)
-
-
-def test_batches_of_an_update_on_eight_devices_are_as_one_large_batch_on_one():
-    problem, model = task(), models.tagger(models.encoder("gru", 4), 3, 2)
-    how = {"optimiser": optax.sgd(0.5)}
-    large = training.trainer(
-        problem, model, **how, settings=TrainingSettings(batch=64, buckets=1), parallel=ONE
-    )
-    several = training.trainer(
-        problem, model, **how, settings=TrainingSettings(batch=16, buckets=1, accumulate=4)
-    )
-    assert several.layout.mesh.size == 8
-    train = problem.splits["train"]
-    whole = train.batch((np.arange(64), 12))
-    pieces = [several.load(train, (np.arange(n, n + 16), 12)) for n in range(0, 64, 16)]
-    expected = large.step(large.init(), whole)
-    found = several.step(several.init(), tuple(pieces))
-    same(found.params, expected.params)
-    assert found.update == 1
