@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import math
 import os
 import shlex
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     options.command_line = shlex.join(["implicit-rnn", *arguments])
     try:
-        with _ended_by_signals():
+        from implicit_rnn.experiments.ending import ended_by_signals
+
+        with ended_by_signals():
             from implicit_rnn.experiments import commands  # here: --help does not wait for jax
 
             code = getattr(commands, options.handler)(options)
@@ -55,41 +55,6 @@ def sentence(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "Out of memory" in str(error):
         return f"there is not enough memory ({error}): ask for less (task, model, training.batch)"
     return None
-
-
-class _Ended(KeyboardInterrupt):
-    """Asked to end. Of a plain interrupt that was caught, Python may still end as if it was not."""
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does: what is open is closed, and one sentence says so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    again: list[threading.Timer] = []
-
-    def end(number: int, frame: Any) -> None:
-        # A callback, as of the garbage collector, drops what is raised in it: it comes again.
-        again.append(threading.Timer(1.0, os.kill, (os.getpid(), number)))
-        again[-1].daemon = True
-        again[-1].start()
-        raise _Ended(number)
-
-    def unraisable(found: Any) -> None:
-        if not issubclass(found.exc_type, _Ended):
-            hook(found)
-
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for timer in again:
-            timer.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        sys.unraisablehook = hook
 
 
 def parser() -> argparse.ArgumentParser:

@@ -306,10 +306,7 @@ class TogetherBackward(Settings):
 def _truncated(
     matvec: Callable, inverse: Callable, target: Vector, size: jax.Array, sweeps: int, rtol: Any
 ) -> tuple[Vector, Info]:
-    """A fixed number of sweeps, as a loop: what the linearisation keeps is then made once.
-
-    In a row of sweeps without a loop XLA fuses its making into every one of them.
-    """
+    """A fixed number of sweeps. In a row, not a loop, XLA linearises anew in every one of them."""
 
     def norm(rest: Vector) -> jax.Array:  # the target is of order one: squares are in range
         return jnp.sqrt(_SPACE.dot(*lax.stop_gradient((rest, rest))))
@@ -327,8 +324,7 @@ def _truncated(
     before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
     status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
-    # On the devices of the batch; a size may be NaN, which is the like of nothing.
-    steps = constant(sweeps, jnp.isnan(size).astype(jnp.int32))
+    steps = constant(sweeps, jnp.isnan(size).astype(jnp.int32))  # on the devices of the batch
     return w, Info(steps, residual, status, steps if short else steps - 1)
 
 
