@@ -120,9 +120,8 @@ def test_files_and_functions_are_short(root: Path) -> None:
 def test_every_iteration_runs_in_the_one_loop(root: Path) -> None:
     trees = modules(root, "solvers") | modules(root, "implicit_rnn")
     homes = {
-        # As `mesh` types it, in the loop, in a line search, over groups of a batch, and over the
-        # steps of a batch until enough of its examples have ended to go on with a smaller one.
-        "while_loop": ["mesh", "iterate", "fixed_point/newton", "batch/rows", "batch/compaction"],
+        # As `mesh` types it, in the loop, in a line search, and over groups of a batch.
+        "while_loop": ["mesh", "iterate", "fixed_point/newton", "batch/rows"],
         # The direct solves of bands.py count their rows: no stop rule, nothing to report. Truncated
         # sweeps of a batch are so many, whatever they find.
         "fori_loop": ["bands", "batch/lockstep"],
