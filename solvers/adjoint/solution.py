@@ -88,8 +88,7 @@ def solution(
     from solvers.adjoint.system import Backward, Tangent
 
     one_theta, one = (theta, x0) if example is None else example
-    image = shape_of(f, one_theta, one)
-    require_like(image, one, *names)
+    require_like(image := shape_of(f, one_theta, one), one, *names)
     if example is None:
         x0 = one = placed_like(x0, image)
     point, state = working(one), working(x0)
@@ -128,8 +127,8 @@ def solution(
         if clean is not None:
             spec = dataclasses.replace(spec, clean=clean(closed))
     x, info = _run(spec, operands, state, tolerances, probe, tuple(extras))
-    x = cast_like(x, one)
-    return require_converged(info, (x, info), what) if throw else (x, info)
+    found = cast_like(x, one), info
+    return require_converged(info, found, what) if throw else found
 
 
 def _vary_arrays(theta: Any, like: Vector) -> Any:
