@@ -123,7 +123,7 @@ class Recipe:
 
         >>> from implicit_rnn import cells
         >>> Recipe().bounds(cells.mgu(8))
-        {'candidate': 2.0, 'gate': 4.0}
+        {'candidate': 4.0, 'gate': 8.0}
         """
         return jax.tree.map(lambda bound: self.bound_scale * bound, cell.bounds)
 
