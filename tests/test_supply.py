@@ -17,7 +17,7 @@ from implicit_rnn.experiments.data.catalogue import DATASETS
 from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT
 
-_BOUNDS = re.compile(r"([A-Za-z0-9-]+)>=([0-9.]+),<([0-9.]+)")
+_BOUNDS = re.compile(r"([A-Za-z0-9-]+)(?:\[\w+\])?>=([0-9.]+),<([0-9.]+)")
 
 
 def declared(root: Path) -> dict[str, tuple[str, str]]:

@@ -29,12 +29,24 @@ def explains_misfits(function: Function) -> Function:
         try:
             return function(*args, **kwargs)
         except _CONFUSED as error:
+            if _refused(error):
+                raise
             problem = _misfit(signature.bind(*args, **kwargs).arguments)
             if problem is None or problem == str(error):
                 raise
             raise ValueError(problem) from error
 
     return call  # type: ignore[return-value]
+
+
+def _refused(error: Exception) -> bool:
+    """Whether it is a sentence of this package, which says what is wrong already."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    # What JAX raises has a cause, the frames that it hides.
+    return error.__cause__ is None and where.startswith(__package__) and type(error) is ValueError
 
 
 def _misfit(given: Mapping[str, Any]) -> str | None:

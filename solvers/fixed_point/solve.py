@@ -70,6 +70,7 @@ def fixed_point(
     Returns:
       The best iterate, in the structure and dtypes of `x0`, or `(iterate, aux)`; and its `Info`.
 
+    >>> import jax.numpy as jnp
     >>> x, info = fixed_point(lambda a, x: jnp.cos(a * x), 1.0, jnp.zeros(()))
     >>> print(f"{x:.4f}", bool(info.converged))
     0.7391 True

@@ -73,7 +73,10 @@ def test_a_wrong_argument_is_named(
     [
         (["train", "none.toml"], "no such file: none.toml"),
         (["train", "configs/biased_walk.toml", "--set", "trainig.updates=3"], "'training'"),
-        (["train", "configs/biased_walk.toml", "--profile", "fast"], "choose from paper, quick"),
+        (
+            ["train", "configs/biased_walk.toml", "--profile", "fast"],
+            "choose from long, paper, quick",
+        ),
         (["train", "configs/biased_walk.toml", "--only", "x*"], "no run fits ['x*']"),
         (["evaluate", "nowhere"], "nowhere is no run folder"),
         (["plot", "nowhere"], "nowhere is no run folder"),

@@ -40,7 +40,7 @@ def test_a_small_run_learns_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "test loss" in printed
     assert {path.name for path in (output / "plots").iterdir()} == {
         "learning_updates.png", "learning_seconds.png", "meta_loss.png", "training_loss.png",
-        "rates.png", "paths.png",
+        "rates.png", "paths.png", "solver_steps.png", "solver_residuals.png",
     }  # fmt: skip
     rows = meta_steps(output / "rule=neumann")
     assert [row["update"] for row in rows] == [1, 2, 3, 4, 5]
