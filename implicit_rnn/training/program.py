@@ -24,7 +24,7 @@ from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
 from solvers.mesh import vary_like
 
-_MOST_SWEEPS = 30  # in an evaluation, before Newton's method takes over
+_MOST_SWEEPS = 100  # in an evaluation, before Newton's method takes over
 
 
 class State(NamedTuple):
