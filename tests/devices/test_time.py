@@ -224,7 +224,7 @@ def test_the_solve_is_lowered_for_accelerators(platform: str):
 def test_the_page_about_scaling_runs(root: Path, run_blocks: Callable[[Path], dict]):
     found = run_blocks(root / "docs" / "scaling.md")
     assert found["info"].converged
-    assert found["told"].converged
+    assert found["report"].converged
     assert found["states"].sharding.spec == P("time")
 
 
