@@ -1,16 +1,17 @@
-"""Checkpoints: written by orbax, sealed with checksums, the best and the last few kept."""
+"""Checkpoints: written by orbax in the background, sealed, the best and the last few kept."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
@@ -18,6 +19,7 @@ from implicit_rnn.training.files import digest, plain, write_json
 from implicit_rnn.training.processes import first, wait
 
 _NUMBER = re.compile("[0-9]{6,}")
+_ITEM = "state"  # the folder of the arrays within a checkpoint
 
 
 class CheckpointError(RuntimeError):
@@ -27,59 +29,122 @@ class CheckpointError(RuntimeError):
 class Checkpoints:
     """Checkpoints of one run: `000500/` with the arrays, `000500.json` with the seal.
 
-    Orbax writes a folder under another name and renames it; the seal comes last. A checkpoint
-    without a seal does not exist, one whose files differ from their checksums is damaged.
+    Orbax's manager writes them while training goes on, each under another name at first, and
+    removes those that need not be kept; the seal comes last. A checkpoint without a seal does not
+    exist, one whose files differ from their checksums is damaged.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = Path(folder).absolute(), keep
-        import orbax.checkpoint  # here: a recipe alone does not wait for it
+        self._manager: Any = None
+        self._writing: dict[str, Any] | None = None
+        self._scores: dict[int, float] = {}
 
-        self._orbax = orbax.checkpoint.StandardCheckpointer()
-
-    def save(self, update: int, state: Any, record: Mapping[str, Any]) -> Path:
-        """Writes the state and its seal, then removes what need not be kept; returns its folder.
+    def save(self, update: int, state: Any, record: Mapping[str, Any]) -> None:
+        """Begins to write a state, which may be donated at once; `settle` seals it.
 
         Args:
           update: the number it goes by.
           state: a pytree of arrays.
           record: anything JSON: `score` (the lower, the better) decides which one is the best.
         """
-        path = self._path(update)
-        if first():
-            self._remove(update)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _require_room(self.folder, state)
-        wait(f"room for checkpoint {update}")
+        self.settle(wait=True)
         try:
-            self._orbax.save(path, state)  # every process its own part
-            self._orbax.wait_until_finished()
+            manager = self._opened()
             if first():
-                content = {**record, "update": update, "files": _checksums(path)}
-                write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
+                _require_room(self.folder, state)
+            wait(f"room for checkpoint {update}")
+            if update in manager.all_steps():  # one that could not be read
+                if first():
+                    self._seal(update).unlink(missing_ok=True)
+                manager.delete(update)
+            self._writing = {**record, "update": update}
+            self._scores.pop(update, None)
+            if record.get("score") is not None:
+                self._scores[update] = record["score"]
+            standard = self._orbax.args.StandardSave(state)
+            manager.save(update, args=self._orbax.args.Composite(**{_ITEM: standard}), force=True)
         except Exception as error:
+            self._fail(update, error)
+
+    def settle(self, wait: bool = False) -> Path | None:
+        """Seals the checkpoint that is being written if it is whole; returns its folder.
+
+        Args:
+          wait: until it is.
+        """
+        if self._writing is None or not (wait or not self._manager.is_saving_in_progress()):
+            return None
+        update = self._writing["update"]
+        path = self._path(update)
+        try:
+            self._manager.wait_until_finished()
             if first():
-                self._remove(update)  # what there is of it takes room, and is no checkpoint
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(f"checkpoint {path.name} cannot be written: {reason}") from error
-        if first():
-            kept = {*self.updates()[-self.keep :], self.best()}
-            for other in self._present() - kept:
-                self._remove(other)
-        wait(f"seal of checkpoint {update}")
+                content = self._writing | {"files": _checksums(path)}
+                write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
+                for seal in self.folder.glob("*.json"):
+                    if _NUMBER.fullmatch(seal.stem) and not seal.with_suffix("").exists():
+                        seal.unlink()  # the manager has removed what it stood for
+        except Exception as error:
+            self._fail(update, error)
+        self._writing = None
         return path
+
+    def close(self) -> None:
+        """Waits for the last one; all processes see its seal."""
+        self.settle(wait=True)
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+        wait("seal of the last checkpoint")
+
+    def _opened(self) -> Any:
+        """The manager of what is there; what has no seal is cleared away before it looks."""
+        if self._manager is not None:
+            return self._manager
+        if first():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for update in self._present() - set(self.updates()):
+                self._remove(update)
+        wait("checkpoints to go on from")
+        records = {update: self.record(update).get("score") for update in self.updates()}
+        self._scores = {update: score for update, score in records.items() if score is not None}
+        kept = self._orbax.checkpoint_managers
+        options = self._orbax.CheckpointManagerOptions(
+            step_format_fixed_length=6,
+            preservation_policy=kept.AnyPreservationPolicy(
+                [kept.LatestN(self.keep), _Best(self._scores)]
+            ),
+            lightweight_initialize=True,
+            save_root_metadata=False,
+        )
+        self._manager = self._orbax.CheckpointManager(self.folder, options=options)
+        return self._manager
+
+    @functools.cached_property
+    def _orbax(self) -> Any:
+        import orbax.checkpoint  # here: a recipe alone does not wait for it
+
+        return orbax.checkpoint
+
+    def _fail(self, update: int, error: Exception) -> NoReturn:
+        self._writing = None
+        if first():
+            self._remove(update)  # what there is of it takes room, and is no checkpoint
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"checkpoint {update:06d} cannot be written: {reason}") from error
 
     def updates(self) -> list[int]:
         """The sealed ones, oldest first."""
         return sorted(
-            int(path.stem) for path in self.folder.glob("*.json") if _NUMBER.fullmatch(path.stem)
+            int(path.stem)
+            for path in self.folder.glob("*.json")
+            if _NUMBER.fullmatch(path.stem) and path.with_suffix("").is_dir()
         )
 
     def best(self) -> int | None:
         """The one with the lowest score; the earliest of several."""
-        scores = {update: self.record(update).get("score") for update in self.updates()}
-        known = {update: score for update, score in scores.items() if score is not None}
-        return min(known, key=lambda update: known[update]) if known else None
+        return _lowest({update: self.record(update).get("score") for update in self.updates()})
 
     def record(self, update: int) -> dict[str, Any]:
         """What was saved with a state; empty if the seal is damaged."""
@@ -108,7 +173,8 @@ class Checkpoints:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
         try:
-            return self._orbax.restore(path, jax.tree.map(shape, like))
+            with self._orbax.StandardCheckpointer() as reader:
+                return reader.restore(path / _ITEM, jax.tree.map(shape, like))
         except (ValueError, OSError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(
@@ -168,6 +234,22 @@ class Checkpoints:
         # Also what a kill in the middle of a save has left under another name.
         for path in [self._path(update), *self.folder.glob(f"{self._path(update).name}.*")]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+class _Best(NamedTuple):
+    """A policy of orbax's manager: the checkpoint with the lowest score stays."""
+
+    scores: Mapping[int, float]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        best = _lowest({info.step: self.scores.get(info.step) for info in checkpoints})
+        return [info.step == best for info in checkpoints]
+
+
+def _lowest(scores: Mapping[int, float | None]) -> int | None:
+    """The update with the lowest score; the earliest of several."""
+    known = {update: score for update, score in sorted(scores.items()) if score is not None}
+    return min(known, key=lambda update: known[update]) if known else None
 
 
 def _require_room(folder: Path, state: Any) -> None:

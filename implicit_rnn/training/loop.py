@@ -23,6 +23,7 @@ from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.claim import Claim, claimed
 from implicit_rnn.training.diagnosis import diagnosis
+from implicit_rnn.training.hooks import NO_HOOKS, Hooks
 from implicit_rnn.training.interruption import interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.parallel import Layout, ParallelSettings
@@ -39,23 +40,6 @@ from implicit_rnn.training.watch import watching
 
 class TrainingError(RuntimeError):
     """A run that cannot go on: why, and where its last good state is."""
-
-
-class Hooks(NamedTuple):
-    """What is called while a run goes on; nothing that they do changes it.
-
-    Attributes:
-      on_log: with every line about training, a dict as in `metrics.jsonl`.
-      on_evaluate: with every line about the validation set.
-      on_checkpoint: with the folder of a checkpoint, once it is whole.
-    """
-
-    on_log: Callable[[dict[str, Any]], None] | None = None
-    on_evaluate: Callable[[dict[str, Any]], None] | None = None
-    on_checkpoint: Callable[[Path], None] | None = None
-
-
-NO_HOOKS = Hooks()
 
 
 def train(
@@ -238,16 +222,21 @@ class _Run:
                 self.progress = self.progress._replace(
                     epoch=epoch, position=index, seconds=self.seconds
                 )
+                record: dict[str, Any] = {}
                 if self.update % settings.evaluate_every == 0 or last or trouble:
-                    self.evaluate()
-                elif interrupted.asked:
-                    self.save({})
+                    record = self.evaluate()
+                if last or trouble or interrupted.asked or self.due(bool(record)):
+                    self.save(record)
+                else:
+                    self.settle()
                 if interrupted.asked and not last:
+                    self.settle(wait=True)
                     self.display.say(
                         f"ended by {interrupted.asked.name} at update {self.update}; "
                         "--resume goes on"
                     )
                     interrupted.end()
+        self.settle(wait=True)
         if trouble:
             raise TrainingError(
                 f"{trouble}\n  the last good state is in {self.checkpoints.folder} "
@@ -265,6 +254,12 @@ class _Run:
     @property
     def exhausted(self) -> bool:
         return 0 < self.settings.patience <= self.progress.waited
+
+    def due(self, evaluated: bool) -> bool:
+        """Whether this update deserves a checkpoint."""
+        every = self.settings.checkpoint_every
+        good = evaluated and (not every or self.progress.waited == 0)
+        return good or self.exhausted or (every > 0 and self.update % every == 0)
 
     def hopeless(self, last: bool) -> bool:
         """Whether updates are skipped, or solves fail, one after the other: too many, or all."""
@@ -294,8 +289,8 @@ class _Run:
         self.state = self.state._replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         self.since = time.perf_counter()
 
-    def evaluate(self) -> None:
-        """A line about the validation set, and a checkpoint."""
+    def evaluate(self) -> dict[str, Any]:
+        """A line about the validation set; what a checkpoint says of it."""
         found = self.parts.evaluate(self.state, self.parts.task.splits["valid"])
         row = {f"valid_{key}": value for key, value in found.items()}
         self.report({"update": self.update, "seconds": self.seconds} | row, self.hooks.on_evaluate)
@@ -304,12 +299,12 @@ class _Run:
         self.progress = self.progress._replace(
             best=score if better else best, waited=0 if better else self.progress.waited + 1
         )
-        self.save({"score": score, "metrics": found})
         if not self.display.console.is_terminal:
             skipped = int(self.state.optimiser.total_notfinite)
             shown = summary({**found, "skipped": skipped})
             self.display.say(f"{self.update:6d}/{self.settings.updates}  valid {shown}")
         self.since = time.perf_counter()
+        return {"score": score, "metrics": found}
 
     def save(self, record: dict[str, Any]) -> None:
         record = record | {"progress": self.progress._asdict(), "lines": self.records.sum}
@@ -317,8 +312,14 @@ class _Run:
         record["configuration"] = self.claim.digest
         record["kept"] = {name: files.digest(files.plain(content)) for name, content in kept}
         self.claim.check()
-        path = self.checkpoints.save(self.update, self.state, record)
-        if self.hooks.on_checkpoint and processes.first():
+        self.settle(wait=True)
+        self.checkpoints.save(self.update, self.state, record)
+        self.since = time.perf_counter()
+
+    def settle(self, wait: bool = False) -> None:
+        """Seals a checkpoint that has been written meanwhile."""
+        path = self.checkpoints.settle(wait)
+        if path and self.hooks.on_checkpoint and processes.first():
             self.hooks.on_checkpoint(path)
 
     def report(self, row: dict[str, Any], hook: Callable[[dict[str, Any]], None] | None) -> None:
@@ -331,6 +332,7 @@ class _Run:
 
     def finish(self) -> dict[str, Any]:
         """The best state on the test set, and what the run cost."""
+        self.checkpoints.close()
         found = self.checkpoints.restore_best(self.state, self.display.say)
         state, record = found if found is not None else (self.state, {})
         told = {

@@ -15,8 +15,8 @@ class SettingsError(ValueError):
 
 RANGES = {
     "updates": COUNT, "batch": COUNT, "buckets": COUNT, "seed": SEED, "log_every": COUNT,
-    "evaluate_every": COUNT, "keep": Range(2), "patience": NOT_NEGATIVE, "evaluate_batch": COUNT,
-    "most_skipped": COUNT, "accumulate": COUNT,
+    "evaluate_every": COUNT, "checkpoint_every": NOT_NEGATIVE, "keep": Range(2),
+    "patience": NOT_NEGATIVE, "evaluate_batch": COUNT, "most_skipped": COUNT, "accumulate": COUNT,
 }  # fmt: skip
 
 
@@ -32,7 +32,9 @@ class TrainingSettings:
       buckets: how many lengths batches are padded to.
       seed: of parameters, order and dropout (a task has a seed of its own).
       log_every: updates between two lines of `metrics.jsonl`.
-      evaluate_every: updates between two evaluations on the validation set, each with a checkpoint.
+      evaluate_every: updates between two evaluations on the validation set.
+      checkpoint_every: updates between two checkpoints, written while training goes on, beside
+        those of the best evaluations; 0: one with every evaluation.
       keep: checkpoints kept beside the best, two at least: one to fall back to.
       patience: evaluations without improvement before training stops; 0: it does not.
       evaluate_batch: examples a batch of an evaluation.
@@ -49,6 +51,7 @@ class TrainingSettings:
     seed: int = 0
     log_every: int = 50
     evaluate_every: int = 500
+    checkpoint_every: int = 0
     keep: int = 2
     patience: int = 0
     evaluate_batch: int = 250

@@ -32,6 +32,7 @@ def test_what_is_saved_comes_back_and_only_the_best_and_the_last_are_kept(tmp_pa
     found = Checkpoints(tmp_path / "c", keep=2)
     for update, score in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3), (5, 0.2)):
         found.save(update, state(update), {"score": score, "note": "x"})
+    found.close()
     assert found.updates() == [2, 4, 5]
     assert sorted(p.name for p in (tmp_path / "c").iterdir() if p.is_dir()) == [
         "000002", "000004", "000005",
@@ -41,6 +42,29 @@ def test_what_is_saved_comes_back_and_only_the_best_and_the_last_are_kept(tmp_pa
     last, record = found.restore_last(state(0), print)
     same(last, state(5))
     assert (record["update"], record["note"]) == (5, "x")
+
+
+def test_a_state_may_be_donated_while_it_is_written(tmp_path: Path):
+    found, step = Checkpoints(tmp_path / "c"), jax.jit(lambda x: x + 1, donate_argnums=0)
+    value = {"x": jnp.arange(1e6)}
+    for update in (1, 2):
+        found.save(update, value, {"score": 0.0})
+        value = {"x": step(value["x"])}
+    assert found.updates() == [1]  # the second has no seal before somebody asks
+    found.close()
+    for update in (1, 2):
+        same(found.restore(update, value), {"x": jnp.arange(1e6) + update - 1})
+
+
+def test_what_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch):
+    found = Checkpoints(tmp_path / "c")
+    found.save(1, state(1), {})
+    found.save(2, {"x": jnp.zeros(3)}, {})
+    monkeypatch.setattr("implicit_rnn.training.checkpoint._checksums", None)
+    with pytest.raises(CheckpointError, match="checkpoint 000002 cannot be written: 'NoneType'"):
+        found.settle(wait=True)
+    assert found.updates() == [1]
+    assert [path.name for path in (tmp_path / "c").glob("*2*")] == []
 
 
 def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path):
@@ -70,6 +94,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path:
     found, said = Checkpoints(tmp_path / "c"), []
     for update in (1, 2):
         found.save(update, state(update), {"score": 1.0})
+    found.close()
     DAMAGE[how](tmp_path / "c" / "000002")
     restored, record = found.restore_last(state(0), said.append)
     same(restored, state(1))
@@ -83,15 +108,18 @@ def test_one_without_a_seal_does_not_exist_and_is_cleared_away(tmp_path: Path):
     found = Checkpoints(tmp_path / "c")
     for update in (1, 2):
         found.save(update, state(update), {})
+    found.close()
     (tmp_path / "c" / "000002.json").unlink()
     assert found.restore_last(state(0), print)[1]["update"] == 1
     found.save(3, state(3), {})
+    found.close()
     assert not (tmp_path / "c" / "000002").exists()
 
 
 def test_all_damaged_is_an_error_that_names_a_file(tmp_path: Path):
     found = Checkpoints(tmp_path / "c")
     found.save(1, state(1), {})
+    found.close()
     flip(largest(tmp_path / "c" / "000001"))
     with pytest.raises(CheckpointError, match=r"checkpoint 000001: .* is damaged"):
         found.restore_last(state(0), print)
@@ -100,5 +128,6 @@ def test_all_damaged_is_an_error_that_names_a_file(tmp_path: Path):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
     found = Checkpoints(tmp_path / "c")
     found.save(1, state(1), {})
+    found.close()
     with pytest.raises(CheckpointError, match="does not fit"):
         found.restore(1, {"weights": jnp.zeros((5, 5))})

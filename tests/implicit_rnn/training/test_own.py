@@ -100,6 +100,25 @@ def test_it_goes_on_where_it_was(tmp_path: Path):
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
+def test_checkpoints_have_an_interval_of_their_own(tmp_path: Path):
+    settings = dataclasses.replace(SETTINGS, evaluate_every=6, checkpoint_every=5, keep=9)
+    train(tmp_path / "whole", settings=settings)
+    kept, best = [], json.loads((tmp_path / "whole" / "result.json").read_text())["best_update"]
+
+    def stop(path: Path) -> None:
+        kept.append(path.name)
+        if path.name == "000010":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", settings=settings, on_checkpoint=stop)
+    assert kept == ["000005", "000006", "000010"]  # the first evaluation is the best so far
+    train(tmp_path / "run", settings=settings, resume=True, on_checkpoint=stop)
+    assert kept[3:] == ["000012"]
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["best_update"] == best
+
+
 def test_an_opaque_configuration_is_kept_and_compared_as_text(tmp_path: Path):
     train(tmp_path / "run", configuration={"mine": {"anything": "at all"}})
     assert (tmp_path / "run" / "config.toml").read_text() == '[mine]\nanything = "at all"\n'
