@@ -125,7 +125,10 @@ def _look_at(path: Path, config: Config, console: Console) -> None:
     if not path.exists():
         return
     try:
-        if runs.outcome(path.parent)["config"] == files.plain(config.table()):
+        found = runs.outcome(path.parent)
+        if found["config"] == files.plain(config.table()):
+            lines = folders.Records(path.with_name("metrics.jsonl"))
+            lines.check(found.get("lines"), lambda words: console.print(words, soft_wrap=True))
             return
         trouble = f"{path} is that of another run"
     except folders.FolderError as error:

@@ -38,7 +38,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder).absolute(), keep
         self._manager: Any = None
         self._writing: dict[str, Any] | None = None
-        self._scores: dict[int, float] = {}
+        self._scores: dict[int, float | None] = {}
 
     def save(self, update: int, state: Any, record: Mapping[str, Any]) -> None:
         """Begins to write a state, which may be donated at once; `settle` seals it.
@@ -59,9 +59,7 @@ class Checkpoints:
                     self._seal(update).unlink(missing_ok=True)
                 manager.delete(update)
             self._writing = {**record, "update": update}
-            self._scores.pop(update, None)
-            if record.get("score") is not None:
-                self._scores[update] = record["score"]
+            self._scores[update] = plain(record.get("score"))
             standard = self._orbax.args.StandardSave(state)
             manager.save(update, args=self._orbax.args.Composite(**{_ITEM: standard}), force=True)
         except Exception as error:
@@ -107,8 +105,7 @@ class Checkpoints:
             for update in self._present() - set(self.updates()):
                 self._remove(update)
         wait("checkpoints to go on from")
-        records = {update: self.record(update).get("score") for update in self.updates()}
-        self._scores = {update: score for update, score in records.items() if score is not None}
+        self._scores = {update: self.record(update).get("score") for update in self.updates()}
         kept = self._orbax.checkpoint_managers
         options = self._orbax.CheckpointManagerOptions(
             step_format_fixed_length=6,
@@ -188,14 +185,26 @@ class Checkpoints:
         return self._first(self.updates()[::-1], like, say)
 
     def restore_best(
-        self, like: Any, say: Callable[[str], None]
+        self, like: Any, say: Callable[[str], None], best: float | None = None
     ) -> tuple[Any, dict[str, Any]] | None:
-        """The state with the lowest score that can be read; the newest if none has a score."""
+        """The state with the lowest score that can be read; the newest if none has a score.
+
+        Args:
+          like: a state of its shapes.
+          say: prints what is wrong with those that are passed over.
+          best: the score of the best, if known: it is said if that one is not there any more.
+        """
         updates = self.updates()
         scores = {update: self.record(update).get("score") for update in updates}
         scored = [(score, update) for update, score in scores.items() if score is not None]
         others = [update for update in updates[::-1] if scores[update] is None]
-        return self._first([update for _, update in sorted(scored)] + others, like, say)
+        found = self._first([update for _, update in sorted(scored)] + others, like, say)
+        if found is not None and best is not None and found[1].get("score") != best:
+            say(
+                f"{self.folder}: the best state, of score {best:.4g}, is damaged or gone; "
+                f"the next best, {found[1]['update']:06d}, takes its place"
+            )
+        return found
 
     def restore_several(self, count: int, like: Any) -> list[Any]:
         """The newest states, so many, oldest first; raises `CheckpointError` if one is missing."""
@@ -239,7 +248,7 @@ class Checkpoints:
 class _Best(NamedTuple):
     """A policy of orbax's manager: the checkpoint with the lowest score stays."""
 
-    scores: Mapping[int, float]
+    scores: Mapping[int, float | None]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         best = _lowest({info.step: self.scores.get(info.step) for info in checkpoints})

@@ -179,15 +179,35 @@ class Records:
         kept = [line for line, row in lines if row is not None and row["update"] <= update]
         for line in kept:
             self._sum.update(line)
-        bad = [number for number, (_, row) in enumerate(lines, 1) if row is None]
-        wrong = f"line {bad[0]} cannot be read" if bad else ""
-        if expected not in (None, self.sum):
-            wrong = wrong or f"its lines up to update {update} are not those that were written"
+        wrong = self._wrong(lines, expected, f"its lines up to update {update}")
         if wrong and self.path.exists():
             say(f"{self.path} is damaged ({wrong}): it is kept as {set_aside(self.path).name}")
         elif wrong:
             say(f"{self.path} is gone: it begins again at update {update}")
         write_text(self.path, b"".join(kept).decode())
+
+    def check(self, expected: str | None, say: Callable[[str], None]) -> None:
+        """Says if the lines of a run that has ended are not those that were written.
+
+        Args:
+          expected: the checksum that `sum` gave at the end; None: not known.
+          say: prints.
+        """
+        lines = list(self._lines())
+        for line, _ in lines:
+            self._sum.update(line)
+        wrong = self._wrong(lines, expected, "its lines")
+        if wrong and self.path.exists():
+            say(f"{self.path} is damaged ({wrong}): figures show what is left of it")
+        elif wrong:
+            say(f"{self.path} is gone: there are no learning curves without it")
+
+    def _wrong(self, lines: list, expected: str | None, what: str) -> str:
+        """What is wrong with lines that have been summed up; nothing, if nothing is."""
+        bad = [number for number, (_, row) in enumerate(lines, 1) if row is None]
+        if bad:
+            return f"line {bad[0]} cannot be read"
+        return "" if expected in (None, self.sum) else f"{what} are not those that were written"
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes a line."""

@@ -333,7 +333,7 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """The best state on the test set, and what the run cost."""
         self.checkpoints.close()
-        found = self.checkpoints.restore_best(self.state, self.display.say)
+        found = self.checkpoints.restore_best(self.state, self.display.say, self.progress.best)
         state, record = found if found is not None else (self.state, {})
         told = {
             **self.environment,
@@ -341,6 +341,7 @@ class _Run:
             "updates": self.update,
             "skipped": int(self.state.optimiser.total_notfinite),
             "config": self.claim.configuration,
+            "lines": self.records.sum,
         }
         content = result(self.parts, state, record, self.records, told)
         self.claim.check()

@@ -116,7 +116,7 @@ def solution(
     if adjoint.mode != "unroll":
         x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
         if adjoint.mode == "tangent":
-            back, extras[1] = seal(Tangent(closed, adjoint), operands, x, x, memory)
+            back, extras[1] = seal(Tangent(closed, adjoint, throw), operands, x, x, memory)
         else:
             record = backward(closed) if backward else Backward(closed, adjoint, throw)
             back, extras[1] = seal(record, operands, x, x, info.status, memory)

@@ -47,6 +47,7 @@ class Tangent(Settings):
 
     f: Map
     adjoint: Adjoint
+    throw: bool = False
 
     def __call__(self, operands: tuple, x: Vector, rhs: Vector, memory: Any) -> Vector:
         _, push = jax.linearize(lambda x: self.f.defect(operands, x), x)
@@ -58,6 +59,7 @@ class Tangent(Settings):
             precond=inverse,
             on_failure=self.adjoint.on_failure,
             unscaled=not self.f.root,
+            raising="everywhere" if self.throw else "nowhere",
         )
         return v
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from solvers.adjoint.closure import Closed
 
 OnFailure = Literal["best", "zero", "nan"]
+Raising = Literal["nowhere", "transposed", "everywhere"]
 Solver = SolverRecord | Callable[..., tuple[Tree, Info]]
 
 
@@ -52,7 +53,8 @@ def linear_solve(
       x0: where to start (for the solve itself; derivatives start from zero).
       precond: `v -> M v` with `M` close to the inverse of `A`. Not differentiated.
       on_failure: what to return where the solve fails: its best iterate, zeros, or NaN.
-      throw: raise an error if the solve fails, also out of `jit` and `vmap`.
+      throw: raise an error if the solve, or that of its gradient, fails, also out of `jit` and
+        `vmap`.
       unscaled: `A` is of order one (`I - J`): spare the product that tells its scale.
 
     >>> x, info = linear_solve(lambda v: 2.0 * v, jnp.ones(3))
@@ -65,9 +67,10 @@ def linear_solve(
     if x0 is not None:
         x0 = lax.stop_gradient(require_real(x0, "x0"))
     if isinstance(solver, SolverRecord) and solver.closed:
-        x, info = _compiled(matvec, b, solver, x0, precond, on_failure, unscaled)
+        x, info = _compiled(matvec, b, solver, x0, precond, on_failure, unscaled, throw)
     else:
-        x, info = solve_system(matvec, b, solver, x0, precond, on_failure, unscaled)
+        raising: Raising = "transposed" if throw else "nowhere"
+        x, info = solve_system(matvec, b, solver, x0, precond, on_failure, unscaled, raising)
     if throw:
         x, info = require_converged(judged(solver, info), (x, info), "linear solves")
     return x, info
@@ -82,6 +85,7 @@ class Spec(Settings):
     solver: Solver
     on_failure: OnFailure
     unscaled: bool
+    throw: bool
 
 
 def _compiled(
@@ -92,6 +96,7 @@ def _compiled(
     precond: Operator | None,
     on_failure: OnFailure,
     unscaled: bool,
+    throw: bool,
 ) -> tuple[Tree, Info]:
     """`solve_system`, of which eager calls that are alike share one program."""
     from solvers.adjoint.closure import close
@@ -105,7 +110,7 @@ def _compiled(
         b, x0 = vary_like((b, x0), (b, x0, constants, rest))
         program, constants, inverse, rest = closed(b, x0)
         constants, rest = vary_like((constants, rest), b)
-    return _run(Spec(program, inverse, solver, on_failure, unscaled), constants, rest, b, x0)
+    return _run(Spec(program, inverse, solver, on_failure, unscaled, throw), constants, rest, b, x0)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -115,7 +120,10 @@ def _run(spec: Spec, constants: list, rest: list, b: Tree, x0: Tree | None) -> t
 
     inverse = spec.precond
     precond = None if inverse is None else lambda vector: inverse(rest, vector)
-    return solve_system(matvec, b, spec.solver, x0, precond, spec.on_failure, spec.unscaled)
+    raising: Raising = "transposed" if spec.throw else "nowhere"
+    return solve_system(
+        matvec, b, spec.solver, x0, precond, spec.on_failure, spec.unscaled, raising
+    )
 
 
 def solve_system(
@@ -126,14 +134,20 @@ def solve_system(
     precond: Operator | None = None,
     on_failure: OnFailure = "best",
     unscaled: bool = False,
+    raising: Raising = "nowhere",
     space: Space = Space(),  # noqa: B008
 ) -> tuple[Tree, Info]:
-    """`linear_solve`, for programs that are compiled already."""
+    """`linear_solve`, for programs that are compiled already.
+
+    Args:
+      raising: where a failure is an error: nowhere, in the solve that the gradient asks for, or
+        there and here. Not all that differentiates a solve can be shown its status.
+    """
     if isinstance(solver, LeastSquares) and solver.least(b, x0):
         x, info = _least_squares(matvec, b, solver, x0, precond)
         return apply_policy(x, solver.failed(info), on_failure), info
     require_like(jax.eval_shape(matvec, b), b, "matvec(b)", "b")
-    return _square(matvec, b, solver, x0, precond, on_failure, unscaled, space)
+    return _square(matvec, b, solver, x0, precond, on_failure, unscaled, raising, space)
 
 
 def _square(
@@ -144,6 +158,7 @@ def _square(
     precond: Operator | None,
     on_failure: str,
     unscaled: bool,
+    raising: Raising,
     space: Space,
 ) -> tuple[Tree, Info]:
     ours = isinstance(solver, SolverRecord)
@@ -156,18 +171,22 @@ def _square(
     if precond is not None:
         precond = _frozen(precond, b)
 
-    def solved(matvec: Operator, b: Tree, x0: Tree | None, precond: Any) -> tuple[Tree, Info]:
+    def solved(
+        matvec: Operator, b: Tree, x0: Tree | None, precond: Any, throw: bool
+    ) -> tuple[Tree, Info]:
         x, info = solver(matvec, b, x0, precond, **options)
+        if throw:
+            x = require_converged(judged(solver, info), x, "linear solves of a derivative")
         x = apply_policy(x, failed(solver, info), on_failure)
         # All that a linear solve returns has to vary alike.
         return x, info if space.mesh_axis is None else vary_like(info, x)
 
     def forward(matvec: Operator, b: Tree) -> tuple[Tree, Info]:
-        return solved(matvec, b, x0, precond)
+        return solved(matvec, b, x0, precond, raising == "everywhere")
 
     def transposed(matvec: Operator, b: Tree) -> tuple[Tree, Info]:
         precond_t = precond and (lambda v: jax.linear_transpose(precond, b)(v)[0])
-        x, info = solved(matvec, b, None, precond_t)
+        x, info = solved(matvec, b, None, precond_t, raising != "nowhere")
         return (pass_on(x, b) if on_failure == "best" else x), info
 
     # The matrix may give back what it was given in another precision.

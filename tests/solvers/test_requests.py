@@ -107,16 +107,32 @@ def test_throw_raises_out_of_jit_and_vmap_and_says_which_and_what(wrap):
     assert "Use newton or auto" in text
 
 
-def test_throw_raises_from_the_backward_solve():
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("implicit", jax.grad), ("tangent", jax.grad), ("tangent", jax.jacfwd)]
+)
+def test_throw_raises_from_the_solve_of_a_derivative(kind, mode):
     def loss(w):
         x, _ = solvers.fixed_point(
             lambda w, x: jnp.tanh(w @ x), w, jnp.ones(3), rtol=1e-2,
-            adjoint=adjoint.implicit(linear.bicgstab(max_steps=0)), throw=True,
+            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)), throw=True,
         )  # fmt: skip
         return jnp.sum(x)
 
-    with pytest.raises(Exception, match="backward solves did not converge"):
-        jax.block_until_ready(jax.jit(jax.grad(loss))(0.5 * jnp.eye(3)))
+    with pytest.raises(Exception, match=r"(backward solves|of a derivative) did not converge"):
+        jax.block_until_ready(jax.jit(mode(loss))(0.5 * jnp.eye(3)))
+
+
+def test_throw_raises_from_the_gradient_of_a_linear_solve():
+    def loss(b, scale):
+        # A start at the solution spares the solve, but not that of the gradient, its steps.
+        x, _ = solvers.linear_solve(
+            lambda v: scale * v, b, solver=linear.gmres(max_steps=0), x0=b / 3, throw=True
+        )
+        return jnp.sum(jnp.sin(x))
+
+    assert float(loss(jnp.ones(3), 3.0)) > 0
+    with pytest.raises(Exception, match="of a derivative did not converge"):
+        jax.block_until_ready(jax.grad(loss)(jnp.ones(3), 3.0))
 
 
 @pytest.mark.parametrize("how", [adjoint.one_step(), adjoint.neumann(2), adjoint.rbp(3)])

@@ -104,6 +104,18 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path:
     assert "falling back to 000001" in said[0]
 
 
+def test_a_best_one_that_is_gone_is_said_to_be(tmp_path: Path):
+    found, said = Checkpoints(tmp_path / "c"), []
+    for update, score in ((1, 0.1), (2, 0.3), (3, 0.2)):
+        found.save(update, state(update), {"score": score})
+    found.close()
+    assert found.restore_best(state(0), said.append, 0.1)[1]["update"] == 1
+    assert not said
+    (tmp_path / "c" / "000001.json").write_text("{}")
+    assert found.restore_best(state(0), said.append, 0.1)[1]["update"] == 3
+    assert "the best state, of score 0.1, is damaged or gone; the next best, 000003," in said[0]
+
+
 def test_one_without_a_seal_does_not_exist_and_is_cleared_away(tmp_path: Path):
     found = Checkpoints(tmp_path / "c")
     for update in (1, 2):

@@ -69,6 +69,24 @@ def test_lines_that_are_not_those_that_were_written_are_told(tmp_path: Path, how
     assert (tmp_path / "metrics.jsonl.damaged").exists() == (how != "gone")
 
 
+@pytest.mark.parametrize("how", ["as they were", "changed", "unreadable", "gone"])
+def test_lines_of_a_run_that_has_ended_stay_as_they_are(tmp_path: Path, how: str):
+    path, said = tmp_path / "metrics.jsonl", []
+    written = Records(path)
+    for update in (5, 10):
+        written.append({"update": update, "loss": 0.5})
+    text = path.read_text()
+    damaged = {"changed": text.replace("0.5", "0.6"), "unreadable": text.replace("0.5", "0,5")}
+    path.write_text(damaged.get(how, text))
+    if how == "gone":
+        path.unlink()
+    before = path.exists() and path.read_text()
+    Records(path).check(written.sum, said.append)
+    words = {"changed": "are not those that were", "unreadable": "line 1 cannot", "gone": "is gone"}
+    assert [words[how] in text for text in said] == [True] * (how in words)
+    assert (path.exists() and path.read_text()) == before
+
+
 def test_a_run_json_that_holds_something_else_is_kept_aside(tmp_path: Path):
     path, said = tmp_path / "run.json", []
     for content in ("[1]", '{"sessions": 3}', "\ud800"):
