@@ -13,7 +13,14 @@ import solvers
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONG = ("migration.md", "scaling.md")  # peers are imported and compiled; processes are started
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if p.name in LONG else []) for p in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_code_in_a_guide_runs(page: Path, run_blocks: Callable[[Path], dict]) -> None:
     run_blocks(page)
 

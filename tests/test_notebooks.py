@@ -26,7 +26,15 @@ def test_there_are_notebooks() -> None:
     }  # fmt: skip
 
 
-@every_notebook
+# Trainings, which are tested elsewhere as well.
+LONG = ("hyperparameters", "quickstart", "recurrent_backprop", "tagging", "xrnn")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else []) for p in paths()],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(path: Path) -> None:
     found = outputs(execute(path, QUICK))
     assert not [output for output in found if output.get("name") == "stderr"], "a cell warned"

@@ -109,6 +109,7 @@ def test_gradient_is_that_of_finite_differences(attention):
         assert_gradient(lambda params: model.loss(params, batch)[0], params)
 
 
+@pytest.mark.slow
 def test_a_few_updates_lower_the_loss_also_of_an_implicit_encoder():
     model = model_of("bilinear", "igru")
     settings = {"method": "banded", "adjoint": solvers.Sweeps(steps=3), "rtol": 1e-3}

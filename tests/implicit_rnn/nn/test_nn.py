@@ -70,7 +70,7 @@ def test_linen_layer_equals_the_pure_function():
 
 
 # Compiled for long, and not unlike the others.
-slow = ("contractive", "ilstm", "irnn")
+slow = ("contractive", "igru", "ilstm", "irnn")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,7 @@ def test_batch_lowers_for_cuda_and_tpu():
     assert lowered(params, xs, LENGTH).platforms == ("cuda", "tpu")
 
 
+@pytest.mark.slow
 def test_stack_is_its_layers_one_after_the_other():
     layers = [cells.igru(WIDTH), cells.gru(WIDTH), cells.irnn(WIDTH)]
     params = implicit_rnn.init_stack(layers, jax.random.key(0), INPUTS)

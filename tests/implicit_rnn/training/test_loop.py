@@ -68,6 +68,7 @@ def test_training_learns(uninterrupted: Path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_as_if_it_had_not_been(
     uninterrupted: Path, tmp_path: Path
 ):

@@ -258,7 +258,9 @@ def test_a_configuration_of_any_text_can_be_read_again():
                                                    ("path", "sizes")}}  # fmt: skip
 
 
-@pytest.mark.parametrize("sizes", [(4, 4, 4), (6, 1, 5)])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param((4, 4, 4), marks=pytest.mark.slow), (6, 1, 5)], ids=str
+)
 def test_batches_of_one_update_are_as_one_large_batch(sizes):
     """Of unequal size and length, so that their losses are means over unequal numbers."""
     from implicit_rnn import models

@@ -201,7 +201,12 @@ def test_a_step_is_that_of_numpy():
         np.testing.assert_allclose(losses[0], loss, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rule", AT_THE_STATE)
+def few(rule):
+    """The others differ by their adjoint alone, which has tests of its own."""
+    return [] if rule in ("neumann", "gmres") else pytest.mark.slow
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=few(rule)) for rule in AT_THE_STATE])
 def test_every_rule_at_the_state_reaches_the_dense_gradient(rule, moving):
     batch, system = moving
     with jax.enable_x64(True):
@@ -209,9 +214,11 @@ def test_every_rule_at_the_state_reaches_the_dense_gradient(rule, moving):
     assert relative(found, system.gradient()) < 1e-8
 
 
+TERMS = {"neumann": 12, "rbp": 12, "gmres": 8, "bicgstab": 4, "cg_rbp": 8, "lsqr": 8}
+
+
 @pytest.mark.parametrize(
-    ("rule", "truncation"),
-    [("neumann", 12), ("rbp", 12), ("gmres", 8), ("bicgstab", 4), ("cg_rbp", 8), ("lsqr", 8)],
+    ("rule", "truncation"), [pytest.param(*item, marks=few(item[0])) for item in TERMS.items()]
 )
 def test_a_truncated_rule_errs_by_no_more_than_proposition_2_allows(rule, truncation, moving):
     batch, system = moving
@@ -224,6 +231,7 @@ def test_a_truncated_rule_errs_by_no_more_than_proposition_2_allows(rule, trunca
         np.testing.assert_allclose(found, system.series(truncation), rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_rbp_from_uniform_draws_still_remembers_them(moving):
     batch, system = moving
     with jax.enable_x64(True):
@@ -266,6 +274,7 @@ def test_back_through_time_is_the_derivative_of_the_steps_that_were_made(rule, t
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_at_a_settled_state_rules_agree_and_only_decays_count():
     """Proposition 1: K + 1 steps back through time are then K steps of Neumann."""
     slow = {"decay": 0.1}
@@ -324,6 +333,7 @@ def temporary(rule, steps, **settings):
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_memory_at_the_state_does_not_grow_with_the_training():
     short, long = temporary("neumann", 20), temporary("neumann", 2000)
     # Only the order itself, which a program may copy.

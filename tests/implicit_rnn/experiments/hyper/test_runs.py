@@ -32,6 +32,7 @@ def meta_steps(folder: Path) -> list[dict]:
     return [row for row in Records(folder / "metrics.jsonl").read() if "step_loss" in row]
 
 
+@pytest.mark.slow
 def test_a_small_run_learns_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     config, output = tmp_path / "small.toml", tmp_path / "run"
     config.write_text(dump(SMALL))

@@ -20,6 +20,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 def test_pixels_are_classified_and_drawn(tmp_path: Path, capsys):
     content = {
         "task": {"name": "pixels", "pool": 4, "train": 24, "valid": 8, "test": 10},

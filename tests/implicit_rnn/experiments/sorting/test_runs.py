@@ -9,6 +9,7 @@ import pytest
 from tests.implicit_rnn.experiments.problems import trained
 
 
+@pytest.mark.slow
 def test_sorting_tells_exact_matches_and_perplexity(tmp_path: Path, capsys):
     content = {
         "task": {
