@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -76,7 +77,10 @@ class Checkpoints:
         update = self._writing["update"]
         path = self._path(update)
         try:
-            self._manager.wait_until_finished()
+            # Not by the manager's own wait, which tells of a signal that ends it by a traceback.
+            while self._manager.is_saving_in_progress():
+                time.sleep(0.001)
+            self._manager.wait_until_finished()  # raises what went wrong
             if first():
                 content = self._writing | {"files": _checksums(path)}
                 write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
