@@ -53,8 +53,9 @@ def _train(options: argparse.Namespace) -> int:
         profile_trace=options.profile_trace,
         command=options.command_line,
     )
-    files = [] if options.no_figures else figures.draw(output)
-    page = None if options.no_figures else report_page.write(output, files)
+    gallery = figures.Gallery()
+    files = [] if options.no_figures else figures.draw(output, gallery)
+    page = None if options.no_figures else report_page.write(output, files, gallery)
     if first():
         _name_files(output, files)
     if page:

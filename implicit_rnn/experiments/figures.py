@@ -4,42 +4,72 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from implicit_rnn.experiments import pictures, plots, report, runs
+from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.graph import figures as graph
 from implicit_rnn.experiments.hopfield import figures as hopfield
 from implicit_rnn.experiments.hyper import figures as hyper
 from implicit_rnn.experiments.tagging.figures import mistaken
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
-from implicit_rnn.training import CheckpointError
+from implicit_rnn.training import CheckpointError, State, Trainer
 
 _OWN = (graph, hyper, hopfield)  # of models with figures of their own
 
 
-def draw(output: Path) -> list[Path]:
+class Shown(NamedTuple):
+    """A trained network, and what there is to draw of single test sequences."""
+
+    config: Config
+    label: str
+    trainer: Trainer
+    state: State
+    params: Any
+    kinds: dict[str, pictures.Draw]
+
+
+class Gallery:
+    """Networks of an experiment, each restored, and its pictures compiled, once."""
+
+    def __init__(self) -> None:
+        self._shown: dict[Path, Shown] = {}
+
+    def __call__(self, folder: Path) -> Shown:
+        """The network of a run; raises `CheckpointError` if it cannot be read."""
+        if folder not in self._shown:
+            config, label = runs.configuration(folder), runs.label_of(folder)
+            trainer, state, _ = restored(config, folder)
+            params = trainer.usable(state)
+            kinds = pictures.kinds(trainer, params, config, label)
+            self._shown[folder] = Shown(config, label, trainer, state, params, kinds)
+        return self._shown[folder]
+
+
+def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
-    folders = runs.run_folders(output)
+    gallery, folders = gallery or Gallery(), runs.run_folders(output)
     written = learning(output, folders) + solves(output, folders)
     for other in _OWN:
         written += other.draw(output, folders)
     for folder in folders:
-        config = runs.configuration(folder)
-        if config.model["name"] in [other.NAME for other in _OWN]:
+        if runs.configuration(folder).model["name"] in [other.NAME for other in _OWN]:
             continue
         try:
-            trainer, state, _ = restored(config, folder)
+            shown = gallery(folder)
         except CheckpointError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        model, params, label = trainer.model, trainer.usable(state), runs.label_of(folder)
+        config, label, trainer, state, params, kinds = shown
+        model = trainer.model
         plotted, stem = output / "plots", f"{folder.name}_" if len(folders) > 1 else ""
         if isinstance(model, Tagger) and model.solves:
             path = plotted / f"{stem}residuals.png"
             written.append(pictures.residuals(model, trainer, params, config, label, path))
         if isinstance(model, Tagger) and trainer.task.kind == "words":
             written += mistaken(plotted, stem, model, trainer, state, config)
-        for kind, show in pictures.kinds(trainer, params, config, label).items():
+        for kind, show in kinds.items():
             (number,) = pictures.telling(trainer, 1)
             written.append(show(number, plotted / f"{stem}{kind}.png"))
     return written

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from implicit_rnn.experiments import figures, pictures, report, runs
-from implicit_rnn.experiments.train import restored
 from implicit_rnn.training import CheckpointError
 from implicit_rnn.training.files import read_sealed, write_text
 
@@ -74,21 +73,27 @@ for (const pages of document.querySelectorAll(".pages")) {
 """
 
 
-def write(output: Path, drawn: Sequence[Path] | None = None) -> Path:
+def write(
+    output: Path,
+    drawn: Sequence[Path] | None = None,
+    gallery: figures.Gallery | None = None,
+) -> Path:
     """Writes `report.html` into the folder of a run or an experiment; returns it.
 
     Args:
       output: the folder.
       drawn: its figures, if they are there already; by default they are drawn.
+      gallery: what they were drawn from.
     """
     folders = runs.run_folders(output)
-    drawn = figures.draw(output) if drawn is None else drawn
+    gallery = gallery or figures.Gallery()
+    drawn = figures.draw(output, gallery) if drawn is None else drawn
     title, rows = _table(output, folders)
     parts = [
         _HEAD.format(title=html.escape(title)),
         _rows(rows),
         *_figures(drawn),
-        *_sliders(folders),
+        *_sliders(folders, gallery),
         *_settings(folders),
         _SCRIPT,
     ]
@@ -129,10 +134,10 @@ def _figures(drawn: Sequence[Path]) -> Iterable[str]:
             yield from (f"<figure>{_image(path, _words(path))}</figure>" for path in own)
 
 
-def _sliders(folders: Sequence[Path]) -> Iterable[str]:
+def _sliders(folders: Sequence[Path], gallery: figures.Gallery) -> Iterable[str]:
     """Pictures of several test sequences, for the first run of every group of repetitions."""
     firsts = [members[0] for members in runs.repetitions(folders).values()]
-    made = [part for folder in firsts[:_MOST_RUNS] for part in _slider(folder)]
+    made = [part for folder in firsts[:_MOST_RUNS] for part in _slider(folder, gallery)]
     if made:
         yield "<h2>Test sequences, one by one</h2>"
         yield from made
@@ -140,22 +145,20 @@ def _sliders(folders: Sequence[Path]) -> Iterable[str]:
         yield f'<p class="note">Of {len(firsts)} runs the first {_MOST_RUNS}.</p>'
 
 
-def _slider(folder: Path) -> list[str]:
-    config, label = runs.configuration(folder), runs.label_of(folder)
+def _slider(folder: Path, gallery: figures.Gallery) -> list[str]:
     try:
-        trainer, state, _ = restored(config, folder)
+        shown = gallery(folder)
     except CheckpointError:
         return []
     parts = []
-    shown = pictures.kinds(trainer, trainer.usable(state), config, label)
-    numbers = pictures.telling(trainer, _EXAMPLES) if shown else []
-    for kind, draw in shown.items():
+    numbers = pictures.telling(shown.trainer, _EXAMPLES) if shown.kinds else []
+    for kind, draw in shown.kinds.items():
         with tempfile.TemporaryDirectory() as place:
             images = [
                 _image(draw(number, Path(place) / f"{number}.png"), f"test sequence {number}")
                 for number in numbers
             ]
-        name = html.escape(f"{label}: {kind.replace('_', ' ')}")
+        name = html.escape(f"{shown.label}: {kind.replace('_', ' ')}")
         parts.append(
             f'<figure class="pages"><figcaption>{name}</figcaption>'
             f'<label>sequence <input type="range" min="0" max="{len(images) - 1}" value="0" '

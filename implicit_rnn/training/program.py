@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
 from solvers.mesh import vary_like
-
-_MOST_SWEEPS = 100  # in an evaluation, before Newton's method takes over
 
 
 class State(NamedTuple):
@@ -237,7 +234,7 @@ class Program(NamedTuple):
         return loss, outcome, gradient
 
     def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
-        exact, layout = self.recipe.exact(), self.layout
+        layout = self.layout
 
         def compiled(recipe: Recipe) -> Callable:
             def judge(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:
@@ -248,10 +245,7 @@ class Program(NamedTuple):
 
             return jax.jit(judge) if layout is None else layout.judged(judge)
 
-        # Newton's method takes most of the time that an exact solve needs to be compiled, and is
-        # hardly ever needed: only a batch that sweeps do not solve is judged again with it.
-        swept = compiled(dataclasses.replace(exact, method="banded", max_steps=_MOST_SWEEPS))
-        solved = compiled(exact)
+        swept, solved = compiled(self.recipe.swept()), compiled(self.recipe.exact())
         settle = self.usable if layout is None else jax.jit(self.usable)
 
         def judged(params: Any, batch: Any, carry: Any) -> tuple[dict[str, jax.Array], Any]:

@@ -22,6 +22,7 @@ RANGES = {
     "rtol": POSITIVE, "tied": POSITIVE, "loosest": POSITIVE, "max_steps": COUNT, "backward": COUNT,
     "bound_scale": POSITIVE, "clip": UNLIMITED, "levels": COUNT, "test_rtol": POSITIVE,
 }  # fmt: skip
+_MOST_SWEEPS = 100  # in an evaluation, before Newton's method takes over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,14 @@ class Recipe:
             free_sweeps=False,
             levels=1,
         )
+
+    def swept(self) -> Recipe:
+        """The recipe for evaluation by sweeps alone.
+
+        Newton's method takes most of the time that an exact solve needs to be compiled, and is
+        hardly ever needed: only a batch that sweeps do not solve is worth the other program.
+        """
+        return dataclasses.replace(self.exact(), method="banded", max_steps=_MOST_SWEEPS)
 
     def settings(self, loss: jax.Array | float | None = None) -> dict[str, Any]:
         """What `implicit_batch` is to be called with.
