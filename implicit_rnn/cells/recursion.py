@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from implicit_rnn.cells.base import Params, affine, dense
 
 Recursion = Literal["dynamic", "static", "scalar"] | float | Sequence[float]
+Combine = Literal["mix", "add"]
 Candidate = Callable[[jax.Array], jax.Array]
 
 
@@ -87,6 +88,7 @@ def gates(
     weights: jax.Array | None,
     below: Sequence[jax.Array],
     bend: Candidate,
+    combine: Combine = "mix",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`f`, `o` and `z` of a unit (equations 1 to 3).
 
@@ -95,19 +97,26 @@ def gates(
       weights: alpha and beta `[..., 2]`; None at the maximum depth.
       below: what the units below give.
       bend: around the last score.
+      combine: `"mix"`, alpha of what is below and `1 - alpha` of the unit's own score, or `"add"`,
+        alpha of what is below and all of its own.
     """
-    f, o, z = mixed(scores, weights, below)
+    f, o, z = mixed(scores, weights, below, combine)
     return jax.nn.sigmoid(f), jax.nn.sigmoid(o), bend(z)
 
 
 def mixed(
-    scores: Sequence[jax.Array], weights: jax.Array | None, below: Sequence[jax.Array]
+    scores: Sequence[jax.Array],
+    weights: jax.Array | None,
+    below: Sequence[jax.Array],
+    combine: Combine = "mix",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The scores of a unit with what the units below give mixed in; arguments as of `gates`."""
     f, o, z = scores
     if weights is not None:
-        f = f + weights[..., :1] * (below[0] - f)
-        o = o + weights[..., 1:] * (below[1] - o)
+        forget, output = below
+        if combine == "mix":
+            forget, output = forget - f, output - o
+        f, o = f + weights[..., :1] * forget, o + weights[..., 1:] * output
     return f, o, z
 
 

@@ -22,23 +22,50 @@ memory.
 **Parameters** are a tree of `base`; `forget` and `output`, the units below; above the maximum depth
 `recursion`, with `weights` `[in, 2]` and `bias` `[2]`, or `[2]` for trained numbers; `skip` `[in,
 d]` where the widths differ.
+
+**Forms.** The prototype that the authors published squashes the weights, has the candidate relu
+(tanh in decoders), carries the memory, adds inputs to the output alone and only where they are as
+wide, and has one base LSTM or GRU of width 3 d, which in a bidirectional network reads both ways
+(`two_way`) while the recurrence runs forward. In a decoder all units are given the root's h, and
+scores from below are added to a unit's own. It also takes the maximum over time for a summary
+(`models.classifier(pooling="max")`), has no biases in the linear bases of encoders, and forgets
+the states of a decoder's base from step to step, which the cell here keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params
 from implicit_rnn.cells.factory import cell_factory
-from implicit_rnn.cells.recursion import Recursion, candidate_of, check_depth, weighing
+from implicit_rnn.cells.recursion import Combine, Recursion, candidate_of, check_depth, weighing
 from implicit_rnn.cells.xrnn_bases import make_base
-from implicit_rnn.cells.xrnn_unit import CHILDREN, KEEPS, Projected, Unit, XRNNState
+from implicit_rnn.cells.xrnn_unit import CHILDREN, KEEPS, Projected, Skip, Unit, XRNNState
 
 __all__ = ["XRNNState", "recursion_weights", "xrnn"]
+
+
+class Pieces(NamedTuple):
+    """The pieces in which forms differ, as `xrnn` has them."""
+
+    squash: Any
+    candidate: Any
+    skip: Any
+    carries: Any
+    combine: Any
+    shared: Any
+    joint: Any
+
+
+FORMS = {
+    "paper": Pieces(False, "tanh", False, "output", "mix", False, False),
+    "prototype": Pieces(True, "relu", "equal", "memory", "mix", False, True),
+    "prototype_decoder": Pieces(True, "tanh", False, "output", "add", True, True),
+}
 
 
 @cell_factory
@@ -46,12 +73,17 @@ def xrnn(
     hidden_size: int,
     *,
     depth: int = 2,
+    form: Literal["paper", "prototype", "prototype_decoder"] = "paper",
     base: str | Cell = "linear",
     recursion: Recursion = "dynamic",
-    squash: bool = False,
-    candidate: str | Callable[[jax.Array], jax.Array] = "tanh",
-    skip: bool = False,
-    carries: Literal["output", "memory"] = "output",
+    squash: bool | None = None,
+    candidate: str | Callable[[jax.Array], jax.Array] | None = None,
+    skip: Skip | None = None,
+    carries: Literal["output", "memory"] | None = None,
+    combine: Combine | None = None,
+    shared: bool | None = None,
+    joint: bool | None = None,
+    two_way: bool = False,
     filter_width: int = 2,
     update_bias: float | Sequence[float] = 0.0,
     output_bias: float | Sequence[float] = 0.0,
@@ -70,19 +102,32 @@ def xrnn(
     (`"static"`; such a cell is marked `whole` and cannot decode), trained numbers (`"scalar"`), or
     given.
 
-    The head of this file tells how stable it is, its relatives, and how it is evaluated.
+    The head of this file tells how stable it is, its relatives, and how it is evaluated; `FORMS`
+    what the published prototype does otherwise, of which every piece is an option here.
 
     Args:
       hidden_size: width of the state of every unit.
-      depth: the maximum depth, L: there are `2^L - 1` units.
+      depth: how many levels of units, L: there are `2^L - 1` units, in either form. The paper's
+        maximum depth is L, as `n = 1, ..., L` in its equations; the prototype's is `L - 1`.
+      form: `"paper"`, the equations above; `"prototype"` and `"prototype_decoder"`, what its
+        authors published for encoders and decoders: where options that follow are None they are
+        those of `FORMS`. Results recorded in this project are the paper's form throughout.
       base: `"linear"` in the input, `"linear_state"` in input and `h`, `"convolution"` over the
         last inputs, `"rnn"`, `"gru"` or `"lstm"` with states of their own, or any causal cell of
-        the same width, of which each unit has three.
+        the same width, of which each unit has three (of three times the width if `joint`).
       recursion: `"dynamic"`, `"static"`, `"scalar"`, a number for `alpha` and `beta`, or a pair.
       squash: a sigmoid around weights that are learnt.
       candidate: `"tanh"`, `"relu"`, `"identity"`, or an elementwise function, around `Z`.
-      skip: a residual path: add the input to `h`, or `W_s x` where it is not as wide as the state.
+      skip: a residual path: add the input to `h`, or `W_s x` where it is not as wide as the state;
+        `"equal"`: only where it is as wide.
       carries: whether a step is given the `h` of the one before, as in the paper, or its `c`.
+      combine: `"mix"`, alpha of what is below and `1 - alpha` of a unit's own score, as in the
+        paper, or `"add"`, alpha of what is below and all of its own.
+      shared: whether all units are given the `h` of the root, in place of each its own.
+      joint: of a base of cells, one cell three times as wide whose output is split in three, in
+        place of three cells.
+      two_way: of a joint base, two cells half as wide, one of which reads against time, while the
+        recurrence runs along time. Such a cell is marked `whole`.
       filter_width: of a convolution, how many inputs a step sees.
       update_bias, output_bias: where the biases of `F` and `O` begin, in every unit whose base is
         linear or a convolution; a pair goes evenly from the first channel to the last. At zero a
@@ -97,13 +142,29 @@ def xrnn(
         recursion is static; otherwise outputs up to depth 3, inputs beyond.
     """
     check_depth(depth)
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    given = Pieces(squash, candidate, skip, carries, combine, shared, joint)
+    squash, candidate, skip, carries, combine, shared, joint = (
+        usual if own is None else own for own, usual in zip(given, FORMS[form], strict=True)
+    )
+    if combine not in ("mix", "add"):
+        raise ValueError(f'combine must be "mix" or "add", got {combine!r}')
+    if skip not in (True, False, "equal"):
+        raise ValueError(f'skip must be True, False or "equal", got {skip!r}')
+    if shared and carries == "memory":
+        raise ValueError('units that share an h cannot carry a memory: carries="output"')
     if carries not in ("output", "memory"):
         raise ValueError(f'carries must be "output" or "memory", got {carries!r}')
     if keep not in KEEPS:
         raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
-    made = make_base(base, hidden_size, filter_width, (update_bias, output_bias))
+    bias = (update_bias, output_bias)
+    made = make_base(base, hidden_size, filter_width, bias, joint=joint, two_way=two_way)
+    if shared:
+        made = made._replace(run=None)  # every unit waits for the root
     weights, activation = weighing(recursion, squash), candidate_of(candidate)
-    unit = Unit(hidden_size, depth, made, weights, activation, skip, carries == "memory", keep)
+    memory = carries == "memory"
+    unit = Unit(hidden_size, depth, made, weights, activation, skip, memory, keep, combine, shared)
     if keep == "chunks" and unit.whole:
         raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     return Cell(

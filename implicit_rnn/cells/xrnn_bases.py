@@ -48,7 +48,13 @@ class Base(NamedTuple):
 
 
 def make_base(
-    base: str | Cell, hidden_size: int, filter_width: int, bias: tuple[Bias, Bias] = (0.0, 0.0)
+    base: str | Cell,
+    hidden_size: int,
+    filter_width: int,
+    bias: tuple[Bias, Bias] = (0.0, 0.0),
+    *,
+    joint: bool = False,
+    two_way: bool = False,
 ) -> Base:
     """A base by name, or of three copies of a cell.
 
@@ -58,13 +64,30 @@ def make_base(
       filter_width: of a convolution.
       bias: where the biases of f and o begin, for bases that have them; of a pair of numbers from
         the first channel to the last, evenly.
+      joint: whether a base of cells is one, three times as wide, in place of three.
+      two_way: whether it is two, half as wide, the second of which reads against time.
     """
     recurrent: dict[str, Callable[..., Cell]] = {"rnn": rnn, "gru": gru, "lstm": lstm}
     if isinstance(base, Cell) or base in recurrent:
         if any(number for number in jax.tree.leaves(bias)):
             raise ValueError("a base of cells has no bias of its own: leave out its first value")
-        cell = base if isinstance(base, Cell) else recurrent[base](hidden_size)
-        return of_cell(cell, hidden_size)
+        if not joint and two_way:
+            raise ValueError("two_way needs a base of one cell for all scores: joint=True")
+        if hidden_size % (1 + two_way):
+            raise ValueError(f"a base that reads two ways needs an even width, not {hidden_size}")
+        width = 3 * hidden_size // (1 + two_way) if joint else hidden_size
+        cell = base if isinstance(base, Cell) else recurrent[base](width)
+        if cell.stencil != (-1,):
+            raise ValueError(f"a base unit is causal; {cell.name} has stencil {cell.stencil}")
+        if cell.hidden_size != width:
+            raise ValueError(
+                f"a base unit must be {width} wide: {cell.name} has hidden_size {cell.hidden_size}"
+            )
+        if two_way:
+            return of_two_ways(cell)
+        return of_one_cell(cell) if joint else of_cells(cell)
+    if two_way:
+        raise ValueError(f'two_way needs a base of cells, "rnn", "gru" or "lstm", got {base!r}')
     first = np.concatenate([*(_spread(b, hidden_size) for b in bias), np.zeros(hidden_size)])
     if base == "convolution":
         return convolution(hidden_size, filter_width, first)
@@ -138,15 +161,8 @@ def convolution(d: int, filter_width: int, bias: np.ndarray) -> Base:
     return Base(init, project, step, initial_state, run, {})
 
 
-def of_cell(cell: Cell, d: int) -> Base:
+def of_cells(cell: Cell) -> Base:
     """The outputs of three cells of their own, `forget`, `output` and `candidate`."""
-    if cell.stencil != (-1,):
-        raise ValueError(f"a base unit is causal; {cell.name} has stencil {cell.stencil}")
-    if cell.hidden_size != d:
-        raise ValueError(
-            f"a base unit is as wide as the unit: {cell.name} has hidden_size "
-            f"{cell.hidden_size}, not {d}"
-        )
 
     def init(key: jax.Array, input_size: int) -> Params:
         keys = jax.random.split(key, len(_PARTS))
@@ -155,18 +171,10 @@ def of_cell(cell: Cell, d: int) -> Base:
     def project(params: Params, x: jax.Array) -> tuple:
         return tuple(cell.project(params[part], x) for part in _PARTS)
 
-    def turn(params: Params, xi: Any, state: Any) -> tuple[State, State]:
-        if state is None:
-            assert cell.at_rest is not None
-            return cell.at_rest(params, xi)
-        if cell.split_step is None:
-            return cell.step(params, xi, state), None
-        return cell.split_step(params, xi, state)
-
     def step(params: Params, xi: tuple, h: Any, states: Any) -> tuple[Scores, State, State]:
         states = [None] * len(_PARTS) if states is None else states
         turned = [
-            turn(params[part], given, state)
+            _turned(cell, params[part], given, state)
             for part, given, state in zip(_PARTS, xi, states, strict=True)
         ]
         new, kept = zip(*turned, strict=True)
@@ -194,6 +202,78 @@ def of_cell(cell: Cell, d: int) -> Base:
         rests=cell.at_rest is not None,
         whole=cell.whole,
     )
+
+
+def of_one_cell(cell: Cell) -> Base:
+    """The output of one cell, split in three."""
+
+    def step(params: Params, xi: Any, h: Any, state: Any) -> tuple[Scores, State, State]:
+        new, kept = _turned(cell, params, xi, state)
+        return pieces(cell.output(new), 3), new, kept
+
+    def run(
+        params: Params, xs: jax.Array, state: State, length: jax.Array, reverse: bool
+    ) -> tuple[Scores, State]:
+        assert cell.run is not None
+        outputs, last = cell.run(params, xs, state, length, reverse)
+        return pieces(outputs, 3), last
+
+    return Base(
+        cell.init,
+        cell.project,
+        step,
+        cell.initial_state,
+        run=None if cell.run is None else run,
+        bounds=cell.bounds or {},
+        splits=cell.split_step is not None,
+        rests=cell.at_rest is not None,
+        whole=cell.whole,
+    )
+
+
+def of_two_ways(cell: Cell) -> Base:
+    """The outputs of two cells, one along time and one against it, each split in three.
+
+    The first halves of the scores are of the first cell. Steps cannot be taken one by one.
+
+    Parameters: `ahead` and `back`.
+    """
+
+    def init(key: jax.Array, input_size: int) -> Params:
+        keys = jax.random.split(key)
+        return {
+            way: cell.init(k, input_size) for way, k in zip(("ahead", "back"), keys, strict=True)
+        }
+
+    def step(*_: Any) -> Any:
+        raise ValueError("a base that reads both ways needs the whole sequence: use unroll")
+
+    def run(
+        params: Params, xs: jax.Array, state: State, length: jax.Array, reverse: bool
+    ) -> tuple[Scores, State]:
+        from implicit_rnn.sequence.unroll import unroll
+
+        halves = [
+            pieces(unroll(cell, params[way], xs, length=length, reverse=against)[0], 3)
+            for way, against in (("ahead", reverse), ("back", not reverse))
+        ]
+        return tuple(jnp.concatenate(pair, axis=-1) for pair in zip(*halves, strict=True)), ()
+
+    bounds = dict.fromkeys(("ahead", "back"), cell.bounds) if cell.bounds else {}
+    return Base(
+        init, lambda params, x: (), step, lambda params: (), run, bounds,
+        splits=False, rests=False, whole=True,
+    )  # fmt: skip
+
+
+def _turned(cell: Cell, params: Params, xi: Any, state: Any) -> tuple[State, State]:
+    """A step of a cell and its retention; from zero where there is no state."""
+    if state is None:
+        assert cell.at_rest is not None
+        return cell.at_rest(params, xi)
+    if cell.split_step is None:
+        return cell.step(params, xi, state), None
+    return cell.split_step(params, xi, state)
 
 
 def _spread(bias: Bias, d: int) -> np.ndarray:

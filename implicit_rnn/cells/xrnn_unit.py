@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,12 @@ from jax import lax
 
 from implicit_rnn.cells.base import Params, State, dense, product
 from implicit_rnn.cells.recurrence import in_chunks, last_of, linear_recurrence
-from implicit_rnn.cells.recursion import Candidate, Weighing, gated, gates, mixed
+from implicit_rnn.cells.recursion import Candidate, Combine, Weighing, gated, gates, mixed
 from implicit_rnn.cells.xrnn_bases import Base
 
 # The two units below a unit, as its parameters name them, and as pictures of the tree do.
 CHILDREN = {"forget": "L", "output": "R"}
+Skip = bool | Literal["equal"]
 KEEPS = ("auto", "everything", "outputs", "inputs", "chunks")
 # Depth up to which what all units give is less to keep than what one unit recomputes.
 _SHALLOW = 3
@@ -64,9 +65,11 @@ class Unit(NamedTuple):
       base: what gates and candidate are computed from.
       weigh: alpha and beta.
       bend: around the candidate.
-      skip: whether the inputs are added to `h`.
+      skip: whether the inputs are added to `h`, or only where they are as wide.
       remembers: whether a step is given the `c` of the one before, not its `h`.
       keep: what a gradient keeps.
+      combine: how scores from below enter a gate.
+      shared: whether all units are given the `h` of the root, in place of their own.
     """
 
     size: int
@@ -74,9 +77,11 @@ class Unit(NamedTuple):
     base: Base
     weigh: Weighing
     bend: Candidate
-    skip: bool
+    skip: Skip
     remembers: bool
     keep: str
+    combine: Combine = "mix"
+    shared: bool = False
 
     @property
     def whole(self) -> bool:
@@ -86,7 +91,7 @@ class Unit(NamedTuple):
     def init(self, key: jax.Array, input_size: int, level: int = 1) -> Params:
         keys = jax.random.split(key, 5)
         params: Params = {"base": self.base.init(keys[0], input_size)}
-        if self.skip and input_size != self.size:
+        if self.skip is True and input_size != self.size:
             params["skip"] = dense(keys[1], (input_size, self.size))
         if level < self.depth:
             own = self.weigh.init(keys[2], input_size)
@@ -115,7 +120,7 @@ class Unit(NamedTuple):
 
     def skipped(self, params: Params, x: jax.Array) -> jax.Array | None:
         """What the residual path adds."""
-        if not self.skip:
+        if not self.skip or (self.skip == "equal" and x.shape[-1] != self.size):
             return None
         return product(x, params["skip"]) if "skip" in params else x
 
@@ -128,11 +133,18 @@ class Unit(NamedTuple):
         )
 
     def advance(
-        self, params: Params, xi: Projected, state: XRNNState | None
+        self,
+        params: Params,
+        xi: Projected,
+        state: XRNNState | None,
+        root: jax.Array | None = None,
     ) -> tuple[XRNNState, XRNNState]:
         """A step and its retention; from zero where there is no state."""
+        if self.shared and state is not None:
+            root = state.h if root is None else root
+            state = state._replace(h=root)
         turned = [
-            self.advance(child, given, None if state is None else state.children[number])
+            self.advance(child, given, None if state is None else state.children[number], root)
             for number, (child, given) in enumerate(zip(below(params), xi.children, strict=True))
         ]
         h, previous, own = None, jnp.zeros((), jax.tree.leaves(xi)[0].dtype), None
@@ -140,7 +152,7 @@ class Unit(NamedTuple):
             h, own = state.h, state.base
             previous = h if state.c is None else state.c
         scores, new, kept = self.base.step(params["base"], xi.base, h, own)
-        f, o, z = mixed(scores, xi.weights, [child.h for child, _ in turned])
+        f, o, z = mixed(scores, xi.weights, [child.h for child, _ in turned], self.combine)
         h, c = gated(f, o, self.bend(z), previous)
         h = h if xi.skip is None else h + xi.skip
         news, kepts = (tuple(pair[i] for pair in turned) for i in range(2))
@@ -200,7 +212,7 @@ class Unit(NamedTuple):
         """All steps of one unit, of which those below have given `outputs`."""
         assert self.base.run is not None
         scores, last = self.base.run(params["base"], xs, state.base, length, reverse)
-        f, o, z = gates(scores, self.weights(params, xs), outputs, self.bend)
+        f, o, z = gates(scores, self.weights(params, xs), outputs, self.bend, self.combine)
         added = self.skipped(params, xs)
         if state.c is None:
             fresh = o * f * z if added is None else o * f * z + added

@@ -52,7 +52,7 @@ def classifier(
     input_size: int,
     labels: int,
     *,
-    pooling: Literal["last", "mean", "attention"] = "last",
+    pooling: Literal["last", "mean", "max", "attention"] = "last",
     dropout: float = 0.0,
 ) -> Classifier:
     """Labels sequences by a linear read-out of one vector and a softmax, also for two labels.
@@ -61,8 +61,9 @@ def classifier(
       encoder: reads the sequence.
       input_size: width of the inputs.
       labels: how many.
-      pooling: the encoder's `summary`, the mean of its features over the steps that count, or
-        their mean weighted by `softmax_t(query . features_t / sqrt(width))` with a learnt query.
+      pooling: the encoder's `summary`; the mean, or the maximum, of its features over the steps
+        that count; or their mean weighted by `softmax_t(query . features_t / sqrt(width))` with a
+        learnt query.
       dropout: of inputs and of the vector.
 
     Parameters: `encoder`, `read` with `weights` `[width, labels]` and `bias`, and for attention
@@ -70,8 +71,8 @@ def classifier(
     """
     if labels < 2:
         raise ValueError(f"labels must be at least 2, got {labels}")
-    if pooling not in ("last", "mean", "attention"):
-        raise ValueError(f'pooling must be "last", "mean" or "attention", got {pooling!r}')
+    if pooling not in ("last", "mean", "max", "attention"):
+        raise ValueError(f'pooling must be "last", "mean", "max" or "attention", got {pooling!r}')
     width = encoder.width
 
     def pooled(params: Params, encoded: Encoded, length: jax.Array) -> jax.Array:
@@ -80,6 +81,10 @@ def classifier(
             return encoded.summary
         if pooling == "mean":
             return jnp.sum(features, axis=1) / jnp.maximum(length, 1)[:, None]
+        if pooling == "max":
+            counts = inside(length, features.shape[1])[:, :, None]
+            highest = jnp.max(features, axis=1, initial=-jnp.inf, where=counts)
+            return jnp.where(length[:, None] > 0, highest, 0)
         scores = features @ params["query"] / jnp.sqrt(jnp.asarray(width, features.dtype))
         weights = masked_softmax(scores, inside(length, features.shape[1]))
         return jnp.einsum("bt,btd->bd", weights, features)

@@ -554,7 +554,7 @@ def test_recursion_weights_are_drawn(tmp_path: Path):
     [
         ({"depth": 0}, "depth must be an integer of at least 1"),
         ({"base": "tree"}, "base must be one of .*'linear_state'.* or a cell"),
-        ({"base": cells.gru(5)}, "as wide as the unit"),
+        ({"base": cells.gru(5)}, "must be 3 wide"),
         ({"base": cells.igru(3)}, "a base unit is causal"),
         ({"base": "convolution", "filter_width": 0}, "filter_width must be at least 1"),
         ({"recursion": "always"}, "a number or a pair of numbers"),

@@ -21,7 +21,7 @@ from tests.implicit_rnn.models.checks import (
 )
 
 TIME, WIDTH, INPUTS, LABELS = 4, 3, 2, 2
-POOLINGS = ["last", "mean", "attention"]
+POOLINGS = ["last", "mean", "max", "attention"]
 
 
 def example():
@@ -45,6 +45,8 @@ def test_loss_by_hand(pooling):
             vector = np.zeros(WIDTH)
         elif pooling == "last":
             vector = features[-1]
+        elif pooling == "max":
+            vector = np.max(features, axis=0)
         else:
             query = params["query"] if pooling == "attention" else np.zeros(WIDTH)
             weights = np.exp(features @ query / np.sqrt(WIDTH))
@@ -58,7 +60,7 @@ def test_loss_by_hand(pooling):
 
 
 @pytest.mark.parametrize(
-    "pooling", [*(pytest.param(p, marks=pytest.mark.slow) for p in POOLINGS[:2]), "attention"]
+    "pooling", [*(pytest.param(p, marks=pytest.mark.slow) for p in POOLINGS[:3]), "attention"]
 )
 def test_padding_changes_nothing(pooling):
     model = model_of(pooling)
@@ -100,5 +102,5 @@ def test_implicit_encoders_report_their_solves():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="labels must be at least 2"):
         classifier(encoder("gru", WIDTH), INPUTS, 1)
-    with pytest.raises(ValueError, match='"last", "mean" or "attention", got \'max\''):
-        classifier(encoder("gru", WIDTH), INPUTS, 2, pooling="max")
+    with pytest.raises(ValueError, match='"max" or "attention", got \'sum\''):
+        classifier(encoder("gru", WIDTH), INPUTS, 2, pooling="sum")
