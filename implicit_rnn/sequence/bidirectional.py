@@ -37,6 +37,11 @@ def bidirectional(
       Outputs side by side, `[time, fwd_cell.hidden_size + bwd_cell.hidden_size]`, and both last
       states: the forward one after step `length - 1`, the backward one after step 0.
     """
+    if not isinstance(params, tuple | list) or len(params) != 2:
+        raise ValueError(
+            "params must be a pair, those of the forward and of the backward cell: "
+            "init_bidirectional(fwd_cell, bwd_cell, key, input_size)"
+        )
     forward, backward = params
     starts = (None, None) if state is None else state
     ys, last = unroll(fwd_cell, forward, xs, length=length, state=starts[0], **settings)

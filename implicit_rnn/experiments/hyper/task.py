@@ -33,7 +33,7 @@ def hyper_task(
     repeats: int = 1,
     seed: int = 0,
 ) -> Task:
-    """Trainings of a classifier of handwritten digits.
+    """Whole trainings of a classifier of digits, whose hyperparameters are to be learnt.
 
     A `train` batch are as many trainings as it has places. `valid` and `test` are `repeats`
     trainings each, in orders of their own.

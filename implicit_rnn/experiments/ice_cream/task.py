@@ -86,7 +86,7 @@ def ice_cream_task(
     delay: int = 3,
     change: float = 0.5,
 ) -> Task:
-    """Stores to train, validate and test on.
+    """On which evenings a store has run out of ice cream, from the weather alone.
 
     Args:
       seed: of all three sets, which are drawn apart.

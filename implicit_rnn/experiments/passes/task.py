@@ -154,7 +154,7 @@ def passes_task(
     min_length: int = 2,
     max_length: int = 40,
 ) -> Task:
-    """Sequences to train, validate and test on.
+    """Puzzles whose labels need one pass over a sequence, or two.
 
     Args:
       seed: of all three sets, which are drawn apart.

@@ -79,7 +79,7 @@ def biased_walk_task(
     direction: Literal["normal", "unit"] = "normal",
     inputs: Literal["both", "positions", "increments"] = "both",
 ) -> Task:
-    """Walks to train, validate and test on.
+    """At which steps a random walk has a drift (Table 1 of the 2017 paper).
 
     Args:
       seed: of all three sets, which are drawn apart.
