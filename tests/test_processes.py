@@ -35,13 +35,15 @@ CONTENT = {
 }  # fmt: skip
 
 
-def command(folder: Path, name: str, devices: int, *options: str) -> subprocess.Popen:
+def command(
+    folder: Path, name: str, devices: int, *options: str, **environment: str
+) -> subprocess.Popen:
     """`implicit-rnn train` in a process of its own, with so many virtual devices."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     arguments = ["train", str(folder / "small.toml"), "--output", str(folder / name), *options]
     return subprocess.Popen(
         [sys.executable, "-m", "implicit_rnn.cli", *arguments, "--no-figures"],
-        env=os.environ | {"XLA_FLAGS": flags}, text=True, stdout=subprocess.PIPE,
+        env=os.environ | {"XLA_FLAGS": flags} | environment, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -56,21 +58,39 @@ def learnt(folder: Path) -> list[np.ndarray]:
     return jax.tree.leaves(restored(configuration(folder), folder).params)
 
 
+def port() -> str:
+    """One that nobody listens at."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return str(place.getsockname()[1])
+
+
+def said(folder: Path, name: str) -> list[subprocess.Popen]:
+    """Two processes that are told on the command line who they are."""
+    shared = ("--distributed", "--coordinator", f"127.0.0.1:{port()}", "--processes", "2")
+    return [command(folder, name, 2, *shared, "--process", str(number)) for number in range(2)]
+
+
+def under_slurm(folder: Path, name: str, *options: str) -> list[subprocess.Popen]:
+    """Two processes that find each other by what SLURM sets for the tasks of a step."""
+    shared = {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2",
+        "JAX_COORDINATOR_PORT": port(),  # else one that the number of the job gives
+    }  # fmt: skip
+    return [
+        command(
+            folder, name, 2, "--distributed", *options,
+            **shared, SLURM_PROCID=str(number), SLURM_LOCALID=str(number),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_ends_the_other_and_the_run_goes_on_without(tmp_path: Path):
     (tmp_path / "small.toml").write_text(dump(CONTENT))
     finished(command(tmp_path, "whole", 1))
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{place.getsockname()[1]}"
-
-    def pair(name: str, *options: str) -> list[subprocess.Popen]:
-        shared = ("--distributed", "--coordinator", address, "--processes", "2", *options)
-        return [
-            command(tmp_path, name, 2, *shared, "--process", str(number)) for number in range(2)
-        ]
-
-    one, other = pair("killed")
+    one, other = said(tmp_path, "killed")
     sealed = tmp_path / "killed" / "checkpoints" / "000005.json"
     until = time.monotonic() + 300
     while not sealed.exists() and time.monotonic() < until:
@@ -92,7 +112,7 @@ def test_a_process_that_dies_ends_the_other_and_the_run_goes_on_without(tmp_path
     out, _ = finished(command(tmp_path, "killed", 1, "--resume"))
     assert "going on from update" in out
     finished(command(tmp_path, "four", 4, "--resume"))
-    first, second = pair("two", "--resume")
+    first, second = under_slurm(tmp_path, "two", "--resume")
     assert "valid loss" in finished(first)[0]
     assert "valid" not in finished(second)[0]  # one of them prints
     for name in ("killed", "four", "two"):
