@@ -1,74 +1,44 @@
 """What an update and a solve send, and what several devices cost: weak and strong scaling.
 
-    python -m benchmarks.scaling
+    python -m benchmarks.scaling            # goes on where it was stopped; --anew begins again
 
-Eight virtual devices share the cores of this machine: the times show what dividing the work costs
-(programs, copies, collectives through memory), not what devices gain. Beside the time of one device
-stand
+Every row is measured in a process of its own, with so many virtual devices. They share the cores of
+this machine: the times show what dividing the work costs (programs, copies, collectives through
+memory), not what devices gain. Beside the time of one device stand
 
     strong:  the same work over D devices;     ideal on shared cores: the same time
     weak:    D times the work over D devices;  ideal on shared cores: D times the time
 
 and `overhead` is the time over that ideal. What is sent is counted in the compiled program. The
-paper model (`docs/scaling.md` derives it) takes sweeps and operations as counted here, and the
-accelerators and networks that are named below.
+paper model (`benchmarks/roofline.py`) takes sweeps and operations as counted here.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import os
-import re
+import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType
+
+import implicit_rnn
+import solvers
+from benchmarks import report, roofline, timing
+from benchmarks.sent import sent
+from implicit_rnn import models, training
+from implicit_rnn.training import ParallelSettings, TrainingSettings
+
 DEVICES = (1, 2, 4, 8)
-_FLAG = "--xla_force_host_platform_device_count=8"
-if _FLAG not in os.environ.get("XLA_FLAGS", ""):  # read when jax starts
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
-
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.sharding import AxisType  # noqa: E402
-
-import implicit_rnn  # noqa: E402
-import solvers  # noqa: E402
-from benchmarks import report, timing  # noqa: E402
-from implicit_rnn import models, training  # noqa: E402
-from implicit_rnn.training import ParallelSettings, TrainingSettings  # noqa: E402
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-BYTES = {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "bf16": 2, "f16": 2, "pred": 1}
-# Assumptions of the paper model: an accelerator, and what connects those of a host, and hosts.
-FLOPS = 20e12  # a second, sustained on thin products: a third of the float32 peak of an H100
-NEAR, FAR = 300e9, 40e9  # bytes a second and device: among the eight of a host, between hosts
-NEAR_LATENCY, FAR_LATENCY = 5e-6, 15e-6  # seconds a message
-SUMS = 4  # all-reduces of a sweep: magnitude and products, of the residual and of the secant step
+WORKS = ("update, strong", "update, weak", "solve, strong", "solve, weak")
 INPUTS, RTOL = 16, 1e-3
-
-
-def sent(function: Callable, *arguments: Any) -> dict[str, tuple[int, int]]:
-    """Operations and bytes of results, by kind of collective, in the compiled program.
-
-    What stands in a loop counts once: once a sweep.
-    """
-    text = jax.jit(function).lower(*arguments).compile().as_text()
-    found = {}
-    for kind in KINDS:
-        shapes = re.findall(rf"= (.*?) {kind}(?:-start)?\(", text)
-        if shapes:
-            found[kind] = (len(shapes), sum(map(_size, shapes)))
-    return found
-
-
-def _size(shape: str) -> int:
-    parts = re.findall(r"(\w+)\[([\d,]*)\]", shape)
-    return sum(
-        BYTES.get(kind, 4) * math.prod(int(n) for n in sizes.split(",") if n)
-        for kind, sizes in parts
-    )
 
 
 def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, tuple]:
@@ -134,87 +104,79 @@ def updates(step: Callable, init: Callable, batch: Any) -> timing.Sampler:
     return timing.stopwatch(call)
 
 
-def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for every kind of work and number of devices."""
-    rows = []
-    for what, base, grows in (
-        ("update, strong", arguments.batch, False),
-        ("update, weak", arguments.batch // 8, True),
-        ("solve, strong", arguments.time, False),
-        ("solve, weak", arguments.time // 8, True),
-    ):
-        samplers, found = {}, {}
+def row(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any]:
+    """What one kind of work takes and sends over the devices of this process."""
+    size = settings["batch" if work.startswith("update") else "time"]
+    if work.endswith("weak"):
+        size = size // max(DEVICES) * devices
+    found: dict[str, Any] = {"work": work, "devices": devices}
+    if work.startswith("update"):
+        step, (init, batch) = update(devices, size, 40, settings["hidden"])
+        sampler, counts = updates(step, init, batch), sent(step, init(), batch)
+    else:
+        run, given = solve(devices, size, settings["hidden"])
+        sampler, counts = timing.stopwatch(run, *given), sent(run, *given)
+        (_, seen), info = run(*given)
+        found |= {"sweeps": int(info.steps), "backward_sweeps": int(seen.steps)}
+    timed = timing.interleaved({work: sampler}, settings["rounds"])[work]
+    return found | {"ms": 1e3 * timed.median, "least_ms": 1e3 * timed.minimum} | counts
+
+
+def measured(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any]:
+    """`row`, in a process of its own that has so many virtual devices."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
+    options = [f"--{key}={value}" for key, value in settings.items()]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "benchmarks.scaling", "--row", work, "--devices", str(devices),
+            *options,
+        ],
+        env=os.environ | {"XLA_FLAGS": flags}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def overheads(rows: list[dict[str, Any]]) -> None:
+    """Writes into each row its time over the ideal one, by the row of one device."""
+    alone = {row["work"]: row["ms"] for row in rows if row["devices"] == 1}
+    for found in rows:
+        ideal = alone[found["work"]] * (found["devices"] if found["work"].endswith("weak") else 1)
+        found["overhead"] = found["ms"] / ideal
+
+
+def campaign(settings: dict[str, int], anew: bool) -> list[dict[str, Any]]:
+    """All rows: those that the results hold already, and the others one after the other."""
+    path = report.RESULTS / "scaling.json"
+    before = {} if anew or not path.exists() else json.loads(path.read_text())
+    same = all(before.get(key) == value for key, value in settings.items())
+    rows = before.get("rows", []) if same else []
+    command = " ".join(f"--{key} {value}" for key, value in settings.items())
+    content = report.environment(f"python -m benchmarks.scaling {command}", ["jax", "jaxlib"])
+    for work in WORKS:
         for devices in DEVICES:
-            size = base * (devices if grows else 1)
-            if what.startswith("update"):
-                step, (init, batch) = update(devices, size, 40, arguments.hidden)
-                samplers[str(devices)] = updates(step, init, batch)
-                counts = sent(step, init(), batch)
-            else:
-                run, given = solve(devices, size, arguments.hidden)
-                samplers[str(devices)] = timing.stopwatch(run, *given)
-                counts = sent(run, *given)
-            found[devices] = counts
-        timed = timing.interleaved(samplers, arguments.rounds)
-        for devices in DEVICES:
-            ratio = timed[str(devices)].over(timed["1"])
-            rows.append({
-                "work": what, "devices": devices, "ms": 1e3 * timed[str(devices)].median,
-                "overhead": ratio / (devices if grows else 1),
-                **{kind: f"{n} / {size:,} B" for kind, (n, size) in found[devices].items()},
-            })  # fmt: skip
-    return rows
-
-
-def added(devices: int, payload: float) -> float:
-    """Seconds of an all-reduce: inside hosts, then an eighth each between them.
-
-    `2 log2(D)` messages deep, `2 (D - 1) / D` of the payload through every link.
-    """
-    near = min(devices, 8)
-    hosts = devices // near
-    inside = 2 * math.log2(near) * NEAR_LATENCY + 2 * (near - 1) / near * payload / NEAR
-    between = 2 * math.log2(hosts) * FAR_LATENCY + 2 * (hosts - 1) / hosts * payload / near / FAR
-    return inside + between
-
-
-def gathered(devices: int, own: float) -> float:
-    """Seconds of an all-gather of `own` bytes a device: `log2(D)` messages deep."""
-    near = min(devices, 8)
-    latency = math.log2(near) * NEAR_LATENCY + math.log2(devices // near) * FAR_LATENCY
-    return latency + (devices - 1) * own / (NEAR if devices <= 8 else FAR)
-
-
-def handed_on(devices: int, payload: float) -> float:
-    """Seconds until a neighbour has it."""
-    return FAR_LATENCY + payload / FAR if devices > 8 else NEAR_LATENCY + payload / NEAR
-
-
-def model(counts: dict[str, float], hidden: int) -> list[dict[str, Any]]:
-    """Efficiency by the paper model: time of the work alone over that with what is sent."""
-    sweeps = counts["forward"] + counts["backward"]
-    # The last evaluation, through which gradients pass, costs three: it, and two transposes.
-    work = (sweeps + 3) * counts["operations"] / FLOPS  # seconds a step of a sequence
-    gradient = 4 * (5 * hidden**2 + 5 * hidden * (INPUTS + 1))
-    rows = []
-    for devices in (8, 64, 1024):
-        update = added(devices, gradient)
-        halos = 2 * counts["forward"] + 4 * counts["backward"]  # of the states, and of the bands
-        solved = (
-            halos * handed_on(devices, 4 * hidden)
-            + sweeps * (gathered(devices, 2 * 4 * 4 * hidden) + SUMS * added(devices, 12))
-            + update
-        )
-        row = {"devices": devices}
-        for name, steps, sending in (
-            ("update, 32 x 40 a device", 32 * 40, update),
-            ("update, 256 x 40 a device", 256 * 40, update),
-            ("update, 8,192 x 40 in all", 8192 * 40 / devices, update),
-            ("solve, 65,536 a device", 2**16, solved),
-            ("solve, 1,048,576 in all", 2**20 / devices, solved),
-        ):
-            row[name] = steps * work / (steps * work + sending)
-        rows.append(row)
+            if any((found["work"], found["devices"]) == (work, devices) for found in rows):
+                continue
+            rows.append(measured(work, devices, settings))
+            overheads(rows)
+            print(json.dumps(rows[-1]), flush=True)
+            report.write("scaling", content | settings | {"rows": rows})
+    counts = counted(200)
+    efficiency = roofline.table(counts, 200, INPUTS)
+    report.write("scaling", content | settings | {
+        "rows": rows, "counted": counts, "assumed": roofline.ASSUMED, "model": efficiency,
+    })  # fmt: skip
+    columns = list(dict.fromkeys(key for found in rows for key in found))
+    report.table(
+        f"virtual devices on {os.cpu_count()} cores", columns,
+        [[found.get(column, "") for column in columns] for found in rows],
+    )  # fmt: skip
+    report.table(
+        "efficiency by the paper model, hidden 200", list(efficiency[0]),
+        [list(line.values()) for line in efficiency],
+    )  # fmt: skip
+    worst = statistics.median(found["overhead"] for found in rows if found["devices"] == 8)
+    print(f"overhead of 8 virtual devices: {worst:.2f} (median of {len(WORKS)} kinds of work)")
     return rows
 
 
@@ -222,28 +184,18 @@ def main() -> None:
     """Prints and writes what was measured and counted, and the paper model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=64, help="examples of an update, strong")
-    parser.add_argument("--time", type=int, default=4096, help="steps of a solve, strong")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    rows = measure(arguments)
-    columns = ("work", "devices", "ms", "overhead", *KINDS)
-    report.table(
-        f"virtual devices on {os.cpu_count()} cores: operations / bytes in the program",
-        columns, [[row.get(column, "") for column in columns] for row in rows],
-    )  # fmt: skip
-    counts = counted(200)
-    efficiency = model(counts, 200)
-    report.table(
-        "efficiency by the paper model, hidden 200", list(efficiency[0]),
-        [list(row.values()) for row in efficiency],
-    )  # fmt: skip
-    settings = vars(arguments)
-    command = " ".join(f"--{key} {value}" for key, value in settings.items())
-    content = report.environment(f"python -m benchmarks.scaling {command}", ["jax", "jaxlib"])
-    report.write("scaling", content | settings | {
-        "rows": rows, "counted": counts, "model": efficiency,
-    })  # fmt: skip
+    parser.add_argument("--time", type=int, default=2048, help="steps of a solve, strong")
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--anew", action="store_true", help="measure what is there again")
+    parser.add_argument("--row", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--devices", type=int, default=1, help=argparse.SUPPRESS)
+    given = vars(parser.parse_args())
+    settings = {key: given[key] for key in ("batch", "time", "hidden", "rounds")}
+    if given["row"]:
+        print(json.dumps(row(given["row"], given["devices"], settings)))
+    else:
+        campaign(settings, given["anew"])
 
 
 if __name__ == "__main__":

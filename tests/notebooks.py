@@ -1,8 +1,9 @@
-"""Executes notebooks: `python -m tests.notebooks` runs all of them and saves their outputs."""
+"""Executes notebooks: `python -m tests.notebooks [NAME ...]` runs them and saves their outputs."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,12 +23,13 @@ def execute(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNode
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(
-        notebook, timeout=600, resources=resources, record_timing=False, coalesce_streams=True
+        notebook, timeout=1800, resources=resources, record_timing=False, coalesce_streams=True
     )
     return client.execute(env={**os.environ, **environment})
 
 
 if __name__ == "__main__":
-    for path in paths():
+    chosen = sys.argv[1:] or [path.stem for path in paths()]
+    for path in (FOLDER / f"{name}.ipynb" for name in chosen):
         print(path, flush=True)
         nbformat.write(execute(path, {}), path)

@@ -43,10 +43,12 @@ import jax.numpy as jnp
 from implicit_rnn.cells.base import Cell, Params
 from implicit_rnn.cells.factory import cell_factory
 from implicit_rnn.cells.recursion import Combine, Recursion, candidate_of, check_depth, weighing
-from implicit_rnn.cells.xrnn_bases import make_base
+from implicit_rnn.cells.xrnn_bases import Base, make_base
 from implicit_rnn.cells.xrnn_unit import CHILDREN, KEEPS, Projected, Skip, Unit, XRNNState
 
 __all__ = ["XRNNState", "recursion_weights", "xrnn"]
+
+Keep = Literal["auto", "everything", "outputs", "inputs", "chunks"]
 
 
 class Pieces(NamedTuple):
@@ -59,6 +61,22 @@ class Pieces(NamedTuple):
     combine: Any
     shared: Any
     joint: Any
+
+    def of(self, form: str) -> Pieces:
+        """Those of a form where nothing else is given; a `ValueError` if they do not fit."""
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+        pairs = zip(self, FORMS[form], strict=True)
+        found = Pieces(*(usual if own is None else own for own, usual in pairs))
+        if found.combine not in ("mix", "add"):
+            raise ValueError(f'combine must be "mix" or "add", got {found.combine!r}')
+        if found.skip not in (True, False, "equal"):
+            raise ValueError(f'skip must be True, False or "equal", got {found.skip!r}')
+        if found.shared and found.carries == "memory":
+            raise ValueError('units that share an h cannot carry a memory: carries="output"')
+        if found.carries not in ("output", "memory"):
+            raise ValueError(f'carries must be "output" or "memory", got {found.carries!r}')
+        return found
 
 
 FORMS = {
@@ -87,7 +105,7 @@ def xrnn(
     filter_width: int = 2,
     update_bias: float | Sequence[float] = 0.0,
     output_bias: float | Sequence[float] = 0.0,
-    keep: Literal["auto", "everything", "outputs", "inputs", "chunks"] = "auto",
+    keep: Keep = "auto",
 ) -> Cell:
     """A recurrent unit `X_1` whose gates are computed by units `X_2` (equations 1 to 5), at depth n
 
@@ -142,29 +160,25 @@ def xrnn(
         recursion is static; otherwise outputs up to depth 3, inputs beyond.
     """
     check_depth(depth)
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    given = Pieces(squash, candidate, skip, carries, combine, shared, joint)
-    squash, candidate, skip, carries, combine, shared, joint = (
-        usual if own is None else own for own, usual in zip(given, FORMS[form], strict=True)
-    )
-    if combine not in ("mix", "add"):
-        raise ValueError(f'combine must be "mix" or "add", got {combine!r}')
-    if skip not in (True, False, "equal"):
-        raise ValueError(f'skip must be True, False or "equal", got {skip!r}')
-    if shared and carries == "memory":
-        raise ValueError('units that share an h cannot carry a memory: carries="output"')
-    if carries not in ("output", "memory"):
-        raise ValueError(f'carries must be "output" or "memory", got {carries!r}')
+    own = Pieces(squash, candidate, skip, carries, combine, shared, joint).of(form)
+    bias = (update_bias, output_bias)
+    made = make_base(base, hidden_size, filter_width, bias, joint=own.joint, two_way=two_way)
+    return _cell(hidden_size, depth, made, recursion, own, keep)
+
+
+def _cell(
+    hidden_size: int, depth: int, base: Base, recursion: Recursion, own: Pieces, keep: Keep
+) -> Cell:
+    """The record of a tree of units over this base."""
     if keep not in KEEPS:
         raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
-    bias = (update_bias, output_bias)
-    made = make_base(base, hidden_size, filter_width, bias, joint=joint, two_way=two_way)
-    if shared:
-        made = made._replace(run=None)  # every unit waits for the root
-    weights, activation = weighing(recursion, squash), candidate_of(candidate)
-    memory = carries == "memory"
-    unit = Unit(hidden_size, depth, made, weights, activation, skip, memory, keep, combine, shared)
+    made = base._replace(run=None) if own.shared else base  # every unit waits for the root
+    weights, activation = weighing(recursion, own.squash), candidate_of(own.candidate)
+    memory = own.carries == "memory"
+    unit = Unit(
+        hidden_size, depth, made, weights, activation, own.skip, memory, keep, own.combine,
+        own.shared,
+    )  # fmt: skip
     if keep == "chunks" and unit.whole:
         raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     return Cell(

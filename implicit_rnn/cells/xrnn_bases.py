@@ -14,6 +14,7 @@ from implicit_rnn.cells.gru import gru
 from implicit_rnn.cells.lstm import lstm
 from implicit_rnn.cells.recurrence import convolved
 from implicit_rnn.cells.rnn import rnn
+from implicit_rnn.cells.scan import masked_scan, start_state
 
 Bias = float | Sequence[float]
 Scores = tuple[jax.Array, ...]  # of the forget gate, the output gate and the candidate
@@ -251,10 +252,8 @@ def of_two_ways(cell: Cell) -> Base:
     def run(
         params: Params, xs: jax.Array, state: State, length: jax.Array, reverse: bool
     ) -> tuple[Scores, State]:
-        from implicit_rnn.sequence.unroll import unroll
-
         halves = [
-            pieces(unroll(cell, params[way], xs, length=length, reverse=against)[0], 3)
+            pieces(_read(cell, params[way], xs, length, against), 3)
             for way, against in (("ahead", reverse), ("back", not reverse))
         ]
         return tuple(jnp.concatenate(pair, axis=-1) for pair in zip(*halves, strict=True)), ()
@@ -264,6 +263,15 @@ def of_two_ways(cell: Cell) -> Base:
         init, lambda params, x: (), step, lambda params: (), run, bounds,
         splits=False, rests=False, whole=True,
     )  # fmt: skip
+
+
+def _read(cell: Cell, params: Params, xs: jax.Array, length: jax.Array, reverse: bool) -> jax.Array:
+    """The outputs of a cell over a sequence, from its own initial state."""
+    start = start_state(cell, params, xs, None)
+    if cell.run is not None:
+        return cell.run(params, xs, start, length, reverse)[0]
+    states, _ = masked_scan(cell.step, params, cell.project(params, xs), start, length, reverse)
+    return cell.output(states)
 
 
 def _turned(cell: Cell, params: Params, xi: Any, state: Any) -> tuple[State, State]:

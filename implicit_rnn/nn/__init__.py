@@ -6,6 +6,12 @@ axes for some of the parameters by path, such as `{"input": (None, "model")}` or
 cell, `{"cell/gates": (None, "model")}`. They become the metadata that flax's own layers have with
 `with_partitioning`; as there, nnx puts values on the mesh at once and needs one
 (`jax.set_mesh(mesh)`), unless `nnx.use_eager_sharding(False)`.
+
+In training, give an implicit layer `**recipe.settings()` and its optimiser to `recipe.optimiser`
+(`implicit_rnn.training.Recipe`): without bounds its solves become harder as the weights grow. A
+layer does not warn by itself, because a compiled program could only do so through a callback to the
+host, which would keep it out of JAX's compilation cache. Call an `implicit_rnn.training.Watch` with
+the `Info` that the layer returns; it warns once and names the line to change.
 """
 
 from implicit_rnn.nn.batch import Ends, Solved, Unrolled

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype, neighbour
-from implicit_rnn.sequence.unroll import checked, masked_scan
+from implicit_rnn.cells.scan import masked_scan
+from implicit_rnn.sequence.unroll import checked
 from solvers.bands import Bands, splitting_inverse
 
 

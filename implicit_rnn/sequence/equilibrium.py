@@ -6,8 +6,8 @@ import jax
 
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
+from implicit_rnn.cells.scan import start_state
 from implicit_rnn.sequence.fit import explains_misfits
-from implicit_rnn.sequence.unroll import start_state
 from solvers import Info, adjoint, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method

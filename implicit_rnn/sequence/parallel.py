@@ -14,8 +14,9 @@ from jax.flatten_util import ravel_pytree
 import solvers
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.cells.recurrence import last_of
+from implicit_rnn.cells.scan import start_state
 from implicit_rnn.sequence.fit import explains_misfits
-from implicit_rnn.sequence.unroll import checked, start_state
+from implicit_rnn.sequence.unroll import checked
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.space import epsilon
