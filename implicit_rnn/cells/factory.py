@@ -80,6 +80,11 @@ def cell_factory(make: Callable[..., Cell]) -> Callable[..., Cell]:
     @functools.wraps(make)
     def made(*args: Any, **options: Any) -> Cell:
         given = {name: options.pop(name, None) for name in _COMMON}
+        for name, value in given.items():
+            if name.endswith("_init") and not (value is None or callable(value)):
+                raise ValueError(
+                    f"{name} must be an initialiser, (key, shape, dtype) -> array, got {value!r}"
+                )
         cell = make(*args, **options)
         initialisers = given["kernel_init"], given["recurrent_kernel_init"], given["bias_init"]
         if any(initialisers):

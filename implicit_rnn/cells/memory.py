@@ -64,4 +64,4 @@ def split_bias(size: int, neighbours: int, split: float) -> jax.Array:
     """
     turn = jnp.arange(size) % neighbours
     listens = turn == jnp.arange(neighbours)[:, None]
-    return jnp.where(listens, split, -split).reshape(-1)
+    return jnp.where(listens, jnp.asarray(split, float), -split).reshape(-1)

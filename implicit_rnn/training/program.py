@@ -113,7 +113,7 @@ class Program(NamedTuple):
             exception_type=SettingsError,
         )
         names = [*seen.sums, *totals.GRADIENTS, *(totals.SOLVES if self.solves else ())]
-        return State(
+        state = State(
             params=params,
             optimiser=self.optimise.init(params),
             average=jax.tree.map(jnp.array, params) if self.ema else None,
@@ -123,6 +123,8 @@ class Program(NamedTuple):
             totals={name: jnp.zeros((), jnp.float32) for name in names},
             memory=_memory(seen.states, split) if self.recipe.warm else None,
         )
+        # A weak type would be a strong one after the first update: every program compiled twice.
+        return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
 
     def step(self, state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
         key = jax.random.fold_in(jax.random.key(seed), state.update)

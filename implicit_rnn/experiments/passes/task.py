@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -153,30 +153,40 @@ def passes_task(
     symbols: int = 16,
     min_length: int = 2,
     max_length: int = 40,
+    lengths: Sequence[int] = (),
 ) -> Task:
     """Puzzles whose labels need one pass over a sequence, or two.
 
     Args:
-      seed: of all three sets, which are drawn apart.
+      seed: of all sets, which are drawn apart.
       train, valid, test: how many sequences.
       puzzle, symbols, min_length, max_length: as for `passes`.
+      lengths: for each of these a further test set, a fourth as large, of sequences of this length,
+        which may be longer than any that is trained on.
     """
     counts = {"train": train, "valid": valid, "test": test}
+    spans = dict.fromkeys(counts, (min_length, max_length))
+    counts |= {f"length {length}": max(test // 4, 1) for length in lengths}
+    spans |= {f"length {length}": (length, length) for length in lengths}
+    sets = len(counts)
     splits = {
         name: passes(
-            3 * seed + number,
+            sets * seed + number,
             count,
             puzzle,
             symbols=symbols,
-            min_length=min_length,
-            max_length=max_length,
+            min_length=spans[name][0],
+            max_length=spans[name][1],
         )
         for number, (name, count) in enumerate(counts.items())
     }
+    sources = {name: labelled(examples) for name, examples in splits.items()}
+    # Those of one length are no model for the buckets of the others.
+    alike = evaluated_alike({name: sources[name] for name in ("train", "valid", "test")})
     return Task(
         "tagging",
         {"input_size": splits["train"].inputs.shape[-1], "labels": LABELS[puzzle]},
-        evaluated_alike({name: labelled(examples) for name, examples in splits.items()}),
+        sources | alike,
         "error",
         {"examples": splits},
     )

@@ -104,6 +104,8 @@ def test_a_type_that_is_not_floating_is_refused():
         cells.gru(WIDTH, dtype="int32")
     with pytest.raises(ValueError, match="param_dtype must be a floating type"):
         cells.gru(WIDTH, param_dtype="brain")
+    with pytest.raises(ValueError, match=r"bias_init must be an initialiser, .* got 1"):
+        cells.gru(WIDTH, bias_init=1)
 
 
 def test_initialisers_draw_inputs_recurrent_matrices_and_biases():

@@ -319,3 +319,17 @@ def test_sums_that_are_no_numbers_are_refused():
 
     with pytest.raises(training.SettingsError, match="sums of an Outcome are numbers: count, loss"):
         training.trainer(Lines(), Sums(), settings=SETTINGS).init()
+
+
+def test_a_weak_type_does_not_have_the_first_program_compiled_twice():
+    class Weak(Net):
+        def init(self, key):
+            return {"own": super().init(key), "scale": jnp.where(jnp.ones(3, bool), 4.0, -4.0)}
+
+        def loss(self, params, batch, *, key=None):
+            loss, outcome = super().loss(params["own"], batch)
+            return loss * jnp.mean(params["scale"]), outcome
+
+    assert jax.eval_shape(Weak().init, jax.random.key(0))["scale"].weak_type
+    parts = training.trainer(Lines(), Weak(), settings=SETTINGS)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(jax.eval_shape(parts.init)))

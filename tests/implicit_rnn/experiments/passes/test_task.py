@@ -58,6 +58,18 @@ def test_every_label_occurs_and_seeds_count(puzzle):
     assert not np.array_equal(first.length, other.length)
 
 
+def test_lengths_are_test_sets_of_their_own():
+    found = passes_task(train=40, valid=5, test=8, puzzle="marks", max_length=9, lengths=(4, 12))
+    sets = found.details["examples"]
+    assert set(sets["length 12"].length) == {12}
+    assert {name: len(part.length) for name, part in sets.items()} == {
+        "train": 40, "valid": 5, "test": 8, "length 4": 2, "length 12": 2,
+    }  # fmt: skip
+    plans = {name: found.splits[name].plan(5, 1, None) for name in ("test", "length 12")}
+    assert plans["test"][0][1] <= 9
+    assert plans["length 12"][0][1] == 12
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
