@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import tests.conftest  # noqa: F401  (quick compilation, for the children as well)
 from implicit_rnn.training.tables import dump
 from tests.faults.cases import Bench, drawn, mountable, tried
-from tests.faults.child import end, start, strike
+from tests.faults.child import Forked, end, strike
 from tests.implicit_rnn.experiments.problems import CONTENT
 
 FAILED = "FAILED"
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = previous(options.out, options.seed)
     began, numbers = time.monotonic(), range(len(lines), options.cases)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, options.out.open("a") as out:
-        bench = prepared(Path(folder))
+        bench = prepared(Path(folder), forks=hasattr(os, "fork"))
         for number in numbers if options.only is None else [options.only]:
             if time.monotonic() - began > options.seconds:
                 break
@@ -51,26 +52,37 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(line["verdict"] == FAILED for line in lines))
 
 
-def prepared(folder: Path) -> Bench:
+def prepared(folder: Path, forks: bool = False) -> Bench:
     """A run that nothing happens to, one that is ended half-way, and how long it takes to begin."""
     config = folder / "small.toml"
     config.write_text(dump(SMALL))
-    bench = Bench(config, folder / "whole", folder / "half", 0.0)
-    ended = end(start(bench.train(bench.whole)))
+    bench = Bench(config, folder / "whole", folder / "half")
+    ended = end(bench.start(bench.whole))
     assert ended.code == 0, ended
-    child = start(bench.train(bench.half))
+    child = bench.start(bench.half)
     # It is sealed by the time that the next one is written.
     assert strike(child, signal.SIGTERM, (bench.half / "checkpoints" / "000007.json").exists)
     end(child)
     assert not (bench.half / "result.json").exists()
+    first, _ = timed(bench, folder / "again")
+    if not forks:
+        return bench._replace(seconds=first)
+    Forked.import_all()
+    bench = bench._replace(seconds=first, forks=True)
+    begins, lasts = timed(bench, folder / "forked")
+    return bench._replace(share=lasts / begins)
+
+
+def timed(bench: Bench, folder: Path) -> tuple[float, float]:
+    """Seconds that a run takes to begin, and from there to its end."""
     began = time.monotonic()
-    child = start(bench.train(folder / "again"))
-    while not (folder / "again" / "config.toml").exists():
+    child = bench.start(folder)
+    while not (folder / "config.toml").exists():
         time.sleep(0.001)
-    seconds = time.monotonic() - began
+    begins = time.monotonic() - began
     end(child)
-    assert bench.same(folder / "again")
-    return bench._replace(seconds=seconds)
+    assert bench.same(folder)
+    return begins, time.monotonic() - began - begins
 
 
 def one(bench: Bench, folder: Path, seed: int, number: int) -> dict:
