@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -39,8 +40,10 @@ def together(
         yield
         wait("the end")
         jax.distributed.shutdown()
-    except KeyboardInterrupt:
-        leave(130)
+    except KeyboardInterrupt as error:
+        number = signal.Signals(error.args[0] if error.args else signal.SIGINT)
+        print(f"implicit-rnn: ended by {number.name}", file=sys.stderr)
+        leave(128 + number)
     except BaseException as error:
         ours = type(error).__module__.startswith("implicit_rnn") or isinstance(error, OSError)
         loss = _loss(error)
