@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import tests.conftest  # noqa: F401  (quick compilation, for the children as well)
@@ -37,12 +39,12 @@ def main(argv: list[str] | None = None) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = previous(options.out, options.seed)
     began, numbers = time.monotonic(), range(len(lines), options.cases)
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder, options.out.open("a") as out:
-        bench = prepared(Path(folder), forks=hasattr(os, "fork"))
+    with own_folder() as folder, options.out.open("a") as out:
+        bench = prepared(folder, forks=hasattr(os, "fork"))
         for number in numbers if options.only is None else [options.only]:
             if time.monotonic() - began > options.seconds:
                 break
-            line = one(bench, Path(folder), options.seed, number)
+            line = one(bench, folder, options.seed, number)
             print(json.dumps(line), flush=True)
             if options.only is None:
                 lines.append(line)
@@ -50,6 +52,16 @@ def main(argv: list[str] | None = None) -> int:
                 out.flush()
     print(table(lines))
     return int(any(line["verdict"] == FAILED for line in lines))
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A temporary one; `TemporaryDirectory` would remove it at the end of every fork, too."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepared(folder: Path, forks: bool = False) -> Bench:
@@ -80,8 +92,8 @@ def timed(bench: Bench, folder: Path) -> tuple[float, float]:
     while not (folder / "config.toml").exists():
         time.sleep(0.001)
     begins = time.monotonic() - began
-    end(child)
-    assert bench.same(folder)
+    ended = end(child)
+    assert bench.same(folder), ended
     return begins, time.monotonic() - began - begins
 
 
