@@ -15,7 +15,7 @@ from implicit_rnn.experiments.hyper import figures as hyper
 from implicit_rnn.experiments.tagging.figures import mistaken
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
-from implicit_rnn.training import CheckpointError, FolderError, State, Trainer
+from implicit_rnn.training import CheckpointError, State, Trainer
 from implicit_rnn.training.folder import Records
 
 _OWN = (graph, hyper, hopfield)  # of models with figures of their own
@@ -82,12 +82,8 @@ def _look_at(folders: list[Path]) -> None:
     """Says what is damaged of the lines that figures are drawn from."""
     say = partial(print, file=sys.stderr)
     for folder in folders:
-        expected = None
-        try:
-            if (folder / "result.json").exists():
-                expected = runs.outcome(folder).get("lines")
-        except FolderError as error:
-            say(error)
+        ended = (folder / "result.json").exists()
+        expected = runs.outcome(folder).get("lines") if ended else None
         Records(folder / "metrics.jsonl").check(expected, say)
 
 
