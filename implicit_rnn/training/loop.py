@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -88,8 +87,6 @@ def train(
     parts = trainer(
         task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
     )
-    if profile_trace:
-        parts = traced(parts, Path(folder) / "profile", profile_trace)
     if configuration is None:
         tables = {"recipe": recipe, "optimiser": optimiser, "training": settings}
         configuration = {
@@ -97,16 +94,17 @@ def train(
             for key, value in tables.items()
             if dataclasses.is_dataclass(value) and not isinstance(value, type)
         }
-    return run(
-        parts,
-        Path(folder),
-        configuration=configuration,
-        resume=resume,
-        hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
-        command=command,
-        name=name,
-        console=console,
-    )
+    with traced(parts, Path(folder) / "profile", profile_trace) as parts:
+        return run(
+            parts,
+            Path(folder),
+            configuration=configuration,
+            resume=resume,
+            hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
+            command=command,
+            name=name,
+            console=console,
+        )
 
 
 def run(
@@ -198,8 +196,8 @@ class _Run:
         settings, parts = self.settings, self.parts
         epoch, index = self.progress.epoch, self.progress.position
         plan, trouble = self.plan(epoch), ""
-        loaded = SimpleNamespace(batch=functools.partial(parts.load, self.split))
-        with interruption() as interrupted, batches_ahead(loaded) as ahead:
+        load = functools.partial(parts.load, self.split)
+        with interruption() as interrupted, batches_ahead(load) as ahead:
             while self.update < settings.updates and not trouble and not self.exhausted:
                 if index == len(plan):
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)

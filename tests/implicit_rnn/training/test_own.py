@@ -129,10 +129,12 @@ def test_an_opaque_configuration_is_kept_and_compared_as_text(tmp_path: Path):
 def test_hooks_see_what_is_written(tmp_path: Path):
     logged, evaluated, kept = [], [], []
     train(
-        tmp_path / "run", on_log=logged.append, on_evaluate=evaluated.append,
+        tmp_path / "run",
+        on_log=logged.append,
+        on_evaluate=evaluated.append,
         on_checkpoint=lambda path: kept.append(path.name),
         optimiser=optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(0.1, 0.0, 12)),
-    )  # fmt: skip
+    )
     written = Records(tmp_path / "run" / "metrics.jsonl").read()
     assert [row for row in written if "loss" in row] == logged
     assert [row for row in written if "valid_loss" in row] == evaluated
@@ -154,12 +156,16 @@ def test_settings_tell_their_rate(tmp_path: Path):
 def test_what_a_task_keeps_and_judges_goes_to_the_folder(tmp_path: Path):
     lines = Lines()
     task = SimpleNamespace(
-        splits=lines.splits, metric="loss", keep={"words.json": {"a": 1}}, notes=["a note"],
+        splits=lines.splits,
+        metric="loss",
+        keep={"words.json": {"a": 1}},
+        notes=["a note"],
         verdict=lambda rows: {"lines": float(len(rows))},
-    )  # fmt: skip
+    )
     console = Console(file=io.StringIO())
-    result = training.train(task, Net(), folder=tmp_path / "run", settings=SETTINGS,
-                            console=console)  # fmt: skip
+    result = training.train(
+        task, Net(), folder=tmp_path / "run", settings=SETTINGS, console=console
+    )
     assert json.loads((tmp_path / "run" / "words.json").read_text()) == {"a": 1}
     assert result["verdict"] == {"lines": 6.0}
     assert "a note" in console.file.getvalue()
@@ -188,9 +194,12 @@ def test_library_networks_satisfy_the_protocol(tmp_path: Path):
     model = models.tagger(models.encoder("igru", 3), 2, 2)
     settings = TrainingSettings(updates=3, batch=8, log_every=1, evaluate_every=3, buckets=1)
     result = training.train(
-        task, model, folder=tmp_path / "run", settings=settings,
+        task,
+        model,
+        folder=tmp_path / "run",
+        settings=settings,
         console=Console(file=io.StringIO()),
-    )  # fmt: skip
+    )
     assert result["converged"] > 0
     assert jax.tree.leaves(result["forward_steps"])
 
@@ -231,8 +240,10 @@ def test_rows_go_to_a_history_that_wandb_can_take(tmp_path: Path):
 
 
 def test_some_updates_are_traced_for_a_profiler(tmp_path: Path):
-    train(tmp_path / "run", profile_trace=2)
-    assert [*(tmp_path / "run" / "profile").rglob("*.xplane.pb")]
+    """Also of a run that ends before there were so many; the next run can trace again."""
+    for name, updates in (("short", 99), ("run", 2)):
+        train(tmp_path / name, profile_trace=updates)
+        assert len([*(tmp_path / name / "profile").rglob("*.xplane.pb")]) == 1
 
 
 def test_batches_are_begun_one_ahead_and_are_the_same():
@@ -242,8 +253,7 @@ def test_batches_are_begun_one_ahead_and_are_the_same():
         begun.append(entry)
         return entry
 
-    split = SimpleNamespace(batch=batch)
-    with batches_ahead(split) as ahead:
+    with batches_ahead(batch) as ahead:
         plan = list(range(3))
         assert [ahead.take(plan, number) for number in plan] == plan
         other = list(range(10, 13))
@@ -254,8 +264,9 @@ def test_batches_are_begun_one_ahead_and_are_the_same():
 
 def test_a_configuration_of_any_text_can_be_read_again():
     table = {"task": {"path": "data/\N{GRINNING FACE}/a\\b", "sizes": [1, 2.5], "none": None}}
-    assert tomllib.loads(dump(table)) == {"task": {key: table["task"][key] for key in
-                                                   ("path", "sizes")}}  # fmt: skip
+    assert tomllib.loads(dump(table)) == {
+        "task": {key: table["task"][key] for key in ("path", "sizes")}
+    }
 
 
 @pytest.mark.parametrize(
