@@ -39,12 +39,14 @@ def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
+    from implicit_rnn.experiments.registry import Tasks
     from implicit_rnn.training.processes import first
 
     path = located(options.config)
     found = load(path, options.profile, options.settings)
     name = path.stem + (f"-{options.profile}" if options.profile else "")
     output = options.output or Path("runs") / name
+    tasks = Tasks()
     training.train(
         found,
         output,
@@ -52,8 +54,9 @@ def _train(options: argparse.Namespace) -> int:
         only=options.only,
         profile_trace=options.profile_trace,
         command=options.command_line,
+        tasks=tasks,
     )
-    gallery = figures.Gallery()
+    gallery = figures.Gallery(tasks)
     files = [] if options.no_figures else figures.draw(output, gallery)
     page = None if options.no_figures else report_page.write(output, files, gallery)
     if first():

@@ -11,6 +11,7 @@ from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.graph import figures as graph
 from implicit_rnn.experiments.hopfield import figures as hopfield
 from implicit_rnn.experiments.hyper import figures as hyper
+from implicit_rnn.experiments.registry import Tasks
 from implicit_rnn.experiments.tagging.figures import mistaken
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
@@ -33,14 +34,15 @@ class Shown(NamedTuple):
 class Gallery:
     """Networks of an experiment, each restored, and its pictures compiled, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks | None = None) -> None:
         self._shown: dict[Path, Shown] = {}
+        self._tasks = tasks or Tasks()
 
     def __call__(self, folder: Path) -> Shown:
         """The network of a run; raises `CheckpointError` if it cannot be read."""
         if folder not in self._shown:
             config, label = runs.configuration(folder), runs.label_of(folder)
-            trainer, state, _ = restored(config, folder)
+            trainer, state, _ = restored(config, folder, tasks=self._tasks)
             params = trainer.usable(state)
             kinds = pictures.kinds(trainer, params, config, label)
             self._shown[folder] = Shown(config, label, trainer, state, params, kinds)

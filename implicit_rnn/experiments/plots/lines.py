@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +22,6 @@ from implicit_rnn.experiments.plots.style import (
     new_figure,
     save,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
