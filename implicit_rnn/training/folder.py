@@ -77,6 +77,11 @@ def locked(folder: Path) -> Iterator[Hold]:
         yield Hold(holder, mark)
 
 
+def holder_of(folder: Path) -> str:
+    """A checksum of who holds a folder; of nothing if nobody does."""
+    return digest(_read(folder / LOCKS[1]))
+
+
 def _read(holder: Path) -> str:
     """What a file of a holder says; nothing if it is not there."""
     try:

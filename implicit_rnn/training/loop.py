@@ -21,6 +21,7 @@ from implicit_rnn.training import folder as folders
 from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.claim import Claim, claimed
+from implicit_rnn.training.dealing import where
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.hooks import NO_HOOKS, Hooks
 from implicit_rnn.training.interruption import interruption
@@ -126,6 +127,8 @@ def run(
     ):
         for note in getattr(parts.task, "notes", ()):
             display.say(note)
+        if jax.device_count() > 1:
+            display.say(where(parts.layout and parts.layout.mesh))
         return _Run(parts, folder, claim, hooks, command, display).go()
 
 
@@ -223,17 +226,14 @@ class _Run:
                 record: dict[str, Any] = {}
                 if self.update % settings.evaluate_every == 0 or last or trouble:
                     record = self.evaluate()
-                if last or trouble or interrupted.asked or self.due(bool(record)):
+                asked = interrupted.reached()
+                if last or trouble or asked or self.due(bool(record)):
                     self.save(record)
                 else:
                     self.settle()
-                if interrupted.asked and not last:
+                if asked and not last:
                     self.settle(wait=True)
-                    self.display.say(
-                        f"ended by {interrupted.asked.name} at update {self.update}; "
-                        "--resume goes on"
-                    )
-                    interrupted.end()
+                    interrupted.end(self.update, self.display.say)
         self.settle(wait=True)
         if trouble:
             raise TrainingError(
