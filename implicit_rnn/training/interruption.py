@@ -26,6 +26,10 @@ class Interruption:
         """Whether to end here; to be called once an update."""
         return self.asked is not None
 
+    def at_once(self) -> bool:
+        """Whether to end even within an evaluation; it is made again by the run that goes on."""
+        return self.asked is not None
+
     def end(self, update: int, say: Callable[[str], None]) -> NoReturn:
         """Ends the run after an update: a `KeyboardInterrupt` that names the signal."""
         signal_ = self.asked or signal.SIGTERM
@@ -44,6 +48,9 @@ class SharedInterruption(Interruption):
 
     def reached(self) -> bool:
         return processes.ends_here()
+
+    def at_once(self) -> bool:
+        return False  # they evaluate together
 
 
 @contextlib.contextmanager

@@ -236,7 +236,7 @@ class Program(NamedTuple):
         (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(self.usable(state))
         return loss, outcome, gradient
 
-    def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
+    def evaluator(self) -> Callable[..., dict[str, float]]:
         layout = self.layout
 
         def compiled(recipe: Recipe) -> Callable:
@@ -257,7 +257,9 @@ class Program(NamedTuple):
                 return solved(params, batch, carry)
             return found
 
-        def evaluate(state: State, split: Split) -> dict[str, float]:
+        def evaluate(
+            state: State, split: Split, ended: Callable[[], bool] = lambda: False
+        ) -> dict[str, float]:
             params, settings = settle(state), self.settings
             size = settings.batch if self.carries else settings.evaluate_batch
             if layout is not None:
@@ -269,6 +271,8 @@ class Program(NamedTuple):
             except ValueError as error:
                 raise SettingsError(str(error)) from error
             for entry in plan:
+                if ended():
+                    return {}
                 sums, carry = judged(params, self.load(split, entry), carry)
                 found = totals.add(found, sums) if found else sums
             return totals.ratios({name: float(value) for name, value in found.items()})
