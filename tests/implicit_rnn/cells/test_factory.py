@@ -165,7 +165,7 @@ def test_making_cells_starts_no_backend():
             "-c",
             "from implicit_rnn import cells; from jax._src import xla_bridge; "
             "made = [make(4) for make in cells.CELLS.values()]; "
-            "made += [cells.xrnn(4, depth=3, base='conv'), cells.stacked(made[2:3])]; "
+            "made += [cells.xrnn(4, depth=3, base='convolution'), cells.stacked(made[2:3])]; "
             "assert not xla_bridge.backends_are_initialized()",
         ],
         capture_output=True,
