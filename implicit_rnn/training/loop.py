@@ -28,7 +28,7 @@ from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.parallel import Layout, ParallelSettings
 from implicit_rnn.training.profile import traced
 from implicit_rnn.training.progress import Display, summary
-from implicit_rnn.training.protocols import Model, Task
+from implicit_rnn.training.protocols import Model, Task, require_splits
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.result import result
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
@@ -85,6 +85,7 @@ def train(
       name: shown beside the progress bar.
       console: where to print.
     """
+    require_splits(task)
     parts = trainer(
         task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
     )
@@ -208,9 +209,8 @@ class _Run:
                     self.state = parts.begin(self.state)
                 end = min(index + settings.accumulate, len(plan))
                 batches = tuple(ahead.take(plan, number) for number in range(index, end))
-                numbers = None
-                if self.state.memory is not None:
-                    numbers = self.split.numbers(plan[index])
+                warm = self.state.memory is not None
+                numbers = self.split.numbers(plan[index]) if warm else None
                 given = batches if settings.accumulate > 1 else batches[0]
                 self.state = parts.step(self.state, given, numbers)
                 self.update, index = self.update + 1, end

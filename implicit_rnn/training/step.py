@@ -69,8 +69,9 @@ def trainer(
     Args:
       task, model: see `training/protocols.py`.
       recipe: how to solve and to update.
-      optimiser: settings of one, or one of optax. The recipe puts its clip before it and its bounds
-        behind it; the clip of settings takes the place of the recipe's.
+      optimiser: settings of one, or one of optax, which is given the loss, too, as `value`. The
+        recipe puts its clip before it and its bounds behind it; the clip of settings takes the
+        place of the recipe's.
       settings: how long, how often, how much at a time.
       parallel: over which devices, see `train`.
     """

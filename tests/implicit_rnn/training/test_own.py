@@ -344,3 +344,44 @@ def test_a_weak_type_does_not_have_the_first_program_compiled_twice():
     assert jax.eval_shape(Weak().init, jax.random.key(0))["scale"].weak_type
     parts = training.trainer(Lines(), Weak(), settings=SETTINGS)
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(jax.eval_shape(parts.init)))
+
+
+def test_an_optimiser_that_looks_at_the_loss_is_told_it(tmp_path: Path):
+    """Of optax's own kind: the loss of a rate that is far too high has stopped falling."""
+    plateau = optax.contrib.reduce_on_plateau(patience=1, factor=0.5, cooldown=0)
+    optimiser = optax.chain(optax.sgd(3.0), plateau)
+    parts = training.trainer(Lines(), Net(), optimiser=optimiser, settings=SETTINGS)
+    split, state = parts.task.splits["train"], parts.init()
+    for entry in split.plan(8, 1, np.random.default_rng(0)):
+        state = parts.step(state, split.batch(entry))
+    (scale,) = [
+        value for _, value in optax.tree_utils.tree_get_all_with_path(state.optimiser, "scale")
+    ]
+    assert scale < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda task, net: task.splits.pop("valid"), "there is no valid in train, test"),
+        (lambda task, net: setattr(task, "metric", "err"), "metric is 'err', .* there are loss"),
+        (lambda task, net: setattr(net, "said", lambda loss, sums: loss), r"a pair, \(loss, Outc"),
+        (
+            lambda task, net: setattr(net, "said", lambda loss, sums: (loss, Outcome({"l": loss}))),
+            "need `count`, .* there are l",
+        ),
+    ],
+    ids=["a split", "the metric", "a pair", "the count"],
+)
+def test_what_a_task_or_a_model_lacks_is_said_before_it_trains(tmp_path: Path, change, message):
+    class Wrong(Net):
+        said = staticmethod(lambda loss, sums: (loss, Outcome(sums)))
+
+        def loss(self, params, batch, *, key=None):
+            loss, outcome = super().loss(params, batch)
+            return self.said(loss, outcome.sums)
+
+    task, net = Lines(), Wrong()
+    change(task, net)
+    with pytest.raises(training.SettingsError, match=message):
+        training.train(task, net, folder=tmp_path / "run", settings=SETTINGS)
