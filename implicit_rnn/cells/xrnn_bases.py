@@ -260,9 +260,16 @@ def of_two_ways(cell: Cell) -> Base:
 
     bounds = dict.fromkeys(("ahead", "back"), cell.bounds) if cell.bounds else {}
     return Base(
-        init, lambda params, x: (), step, lambda params: (), run, bounds,
-        splits=False, rests=False, whole=True,
-    )  # fmt: skip
+        init,
+        lambda params, x: (),
+        step,
+        lambda params: (),
+        run,
+        bounds,
+        splits=False,
+        rests=False,
+        whole=True,
+    )
 
 
 def _read(cell: Cell, params: Params, xs: jax.Array, length: jax.Array, reverse: bool) -> jax.Array:

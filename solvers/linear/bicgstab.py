@@ -35,9 +35,18 @@ class Bicgstab(Method):
         rhs, size = problem.rhs, problem.space.norm(problem.rhs)
         never = jnp.zeros_like(size, dtype=bool)
         state = State(
-            start, rhs, rhs, rhs, size, size, size**2, size, never, jnp.full_like(size, jnp.inf),
+            start,
+            rhs,
+            rhs,
+            rhs,
+            size,
+            size,
+            size**2,
+            size,
+            never,
+            jnp.full_like(size, jnp.inf),
             jnp.zeros_like(size, dtype=jnp.int32),
-        )  # fmt: skip
+        )
         return state, Progress(start, size, problem.scale, 0)
 
     def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
@@ -79,9 +88,18 @@ class Bicgstab(Method):
         doubtful = ~reliable(drift, goal.residual)
         again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
         new = State(
-            value, residual, shadow, direction, size, shadow_norm, rho, drift, again,
-            jnp.where(restart, size, state.restart_norm), in_vain,
-        )  # fmt: skip
+            value,
+            residual,
+            shadow,
+            direction,
+            size,
+            shadow_norm,
+            rho,
+            drift,
+            again,
+            jnp.where(restart, size, state.restart_norm),
+            in_vain,
+        )
         return new, Progress(
             value,
             size,

@@ -93,9 +93,7 @@ class Gmres(Method):
         size = problem.space.norm(residual)
         rotation = jnp.eye(self.restart + 1, dtype=size.dtype)
         inverse = jnp.zeros((self.restart, self.restart), size.dtype)
-        cycle = Cycle(
-            value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain
-        )  # fmt: skip
+        cycle = Cycle(value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain)
         return cycle, problem.space.scale(ratio(jnp.ones_like(size), size), residual)
 
     def _close(

@@ -158,10 +158,15 @@ def test_splitting_with_exact_bands_is_newton():
         def loss(theta, how):
             return jnp.sum(
                 solvers.fixed_point(
-                    f, theta, jnp.zeros((20, 2)), method=solvers.banded(exact), adjoint=how,
+                    f,
+                    theta,
+                    jnp.zeros((20, 2)),
+                    method=solvers.banded(exact),
+                    adjoint=how,
                     rtol=1e-12,
-                )[0] ** 3
-            )  # fmt: skip
+                )[0]
+                ** 3
+            )
 
         ours, plain = (
             jax.jit(jax.grad(lambda t, h=h: loss(t, h)))(theta) for h in (how, "implicit")

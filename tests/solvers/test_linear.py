@@ -185,9 +185,12 @@ def test_gradient_uses_the_transposed_preconditioner():
 
         def loss(b):
             x, info = solvers.linear_solve(
-                lambda v: matrix @ v, b, solver=solver, precond=lambda v: inverse @ v,
+                lambda v: matrix @ v,
+                b,
+                solver=solver,
+                precond=lambda v: inverse @ v,
                 on_failure="nan",
-            )  # fmt: skip
+            )
             return jnp.sum(x), info
 
         gradient, info = jax.grad(loss, has_aux=True)(b)

@@ -145,9 +145,13 @@ def test_throw_raises_out_of_jit_and_vmap_and_says_which_and_what(wrap):
 def test_throw_raises_from_the_solve_of_a_derivative(kind, mode):
     def loss(w):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x), w, jnp.ones(3), rtol=1e-2,
-            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)), throw=True,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x),
+            w,
+            jnp.ones(3),
+            rtol=1e-2,
+            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)),
+            throw=True,
+        )
         return jnp.sum(x)
 
     with pytest.raises(Exception, match=r"(backward solves|of a derivative) did not converge"):
@@ -279,9 +283,15 @@ def test_patience_and_blowup_end_a_solve_when_they_say():
 def test_checkpointed_unrolling_gives_the_same_gradient_and_keeps_less(make):
     def loss(w, checkpoint):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1), w, jnp.zeros(32), method="picard", max_steps=64,
-            adjoint=make(checkpoint=checkpoint), rtol=0.0, patience=None,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x + 1),
+            w,
+            jnp.zeros(32),
+            method="picard",
+            max_steps=64,
+            adjoint=make(checkpoint=checkpoint),
+            rtol=0.0,
+            patience=None,
+        )
         return jnp.sum(x)
 
     w = 0.5 * jnp.eye(32)
@@ -303,9 +313,14 @@ def test_the_gradient_through_iterations_is_that_of_the_iterations():
 
     def loss(w):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1), w, jnp.zeros(3), method="picard", max_steps=4,
-            adjoint="bptt", rtol=0.0,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x + 1),
+            w,
+            jnp.zeros(3),
+            method="picard",
+            max_steps=4,
+            adjoint="bptt",
+            rtol=0.0,
+        )
         return jnp.sum(x)
 
     w = 0.8 * jnp.eye(3) + 0.1
@@ -319,9 +334,14 @@ def test_coefficients_chosen_on_the_way_are_constants_of_bptt(method):
 
     def loss(b):
         x, _ = solvers.fixed_point(
-            lambda b, x: matrix @ x + b, b, jnp.zeros(2), method=method, adjoint="bptt",
-            max_steps=12, rtol=1e-6,
-        )  # fmt: skip
+            lambda b, x: matrix @ x + b,
+            b,
+            jnp.zeros(2),
+            method=method,
+            adjoint="bptt",
+            max_steps=12,
+            rtol=1e-6,
+        )
         return jnp.vdot(jnp.array([1.0, -2.0]), x)
 
     expected = np.linalg.solve(np.eye(2) - np.asarray(matrix).T, [1.0, -2.0])

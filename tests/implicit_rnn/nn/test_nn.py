@@ -252,6 +252,10 @@ def test_what_a_layer_could_not_be_called_with_is_refused_when_it_is_made():
         nn.Recurrent(CELL, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="does not look ahead"):
         nn.LinenImplicit(cells.gru(2))
+    with pytest.raises(ValueError, match="igru looks ahead: use Implicit"):
+        nn.LinenRecurrent(CELL)
+    with pytest.raises(TypeError, match=r"unknown settings \['revers'\]; there are .*'reverse'"):
+        nn.LinenBidirectional(cells.gru(2), cells.gru(2), {"revers": True})
 
 
 def test_a_solved_layer_takes_a_warm_start_and_a_probe():

@@ -29,10 +29,11 @@ CELLS = {
     "wide_irnn": cells.irnn(WIDTH, stencil=(-1, 1, 2)),
 }
 FEW = [
-    name if name in ("igru", "ilstm", "irnn", "contractive")
+    name
+    if name in ("igru", "ilstm", "irnn", "contractive")
     else pytest.param(name, marks=pytest.mark.slow)
     for name in CELLS
-]  # fmt: skip
+]
 METHODS = [
     "auto", "banded", "newton", "newton_bicgstab", "polynomial", "picard", "anderson", "broyden",
 ]  # fmt: skip
@@ -236,9 +237,15 @@ def test_gradients_match_finite_differences(name):
         @jax.jit
         def loss(params, xs, edge):
             states, _ = implicit_rnn.implicit(
-                cell, params, xs, initial_state=edge, final_state=edge, rtol=1e-12,
-                method="banded", adjoint=exact(cell),
-            )  # fmt: skip
+                cell,
+                params,
+                xs,
+                initial_state=edge,
+                final_state=edge,
+                rtol=1e-12,
+                method="banded",
+                adjoint=exact(cell),
+            )
             return jnp.sum(jnp.sin(3 * cell.output(states)))
 
         point = (params, xs, edge)

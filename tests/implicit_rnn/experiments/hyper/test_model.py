@@ -35,9 +35,12 @@ def drawn(steps, minibatch=EXAMPLES, trainings=1, dtype=np.float64, seed=0):
     inputs = rng.normal(size=(2 * EXAMPLES, WIDTHS[0])).astype(dtype)
     labels = rng.integers(0, WIDTHS[-1], 2 * EXAMPLES).astype(np.int32)
     return Trainings(
-        np.ascontiguousarray(order, np.int32), inputs[:EXAMPLES], labels[:EXAMPLES],
-        inputs[EXAMPLES:], labels[EXAMPLES:],
-    )  # fmt: skip
+        np.ascontiguousarray(order, np.int32),
+        inputs[:EXAMPLES],
+        labels[:EXAMPLES],
+        inputs[EXAMPLES:],
+        labels[EXAMPLES:],
+    )
 
 
 def made(rule, truncation, **settings):
