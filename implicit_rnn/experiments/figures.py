@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from implicit_rnn.experiments.tagging.figures import mistaken
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import CheckpointError, State, Trainer
+from implicit_rnn.training.folder import Records
 
 _OWN = (graph, hyper, hopfield)  # of models with figures of their own
 
@@ -52,6 +54,7 @@ class Gallery:
 def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
     gallery, folders = gallery or Gallery(), runs.run_folders(output)
+    _look_at(folders)
     written = learning(output, folders) + solves(output, folders)
     for other in _OWN:
         written += other.draw(output, folders)
@@ -75,6 +78,15 @@ def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
             (number,) = pictures.telling(trainer, 1)
             written.append(show(number, plotted / f"{stem}{kind}.png"))
     return written
+
+
+def _look_at(folders: list[Path]) -> None:
+    """Says what is damaged of the lines that figures are drawn from."""
+    say = partial(print, file=sys.stderr)
+    for folder in folders:
+        ended = (folder / "result.json").exists()
+        expected = runs.outcome(folder).get("lines") if ended else None
+        Records(folder / "metrics.jsonl").check(expected, say)
 
 
 def learning(output: Path, folders: list[Path]) -> list[Path]:
