@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         _add_evaluate,
         _add_plot,
         _add_report,
+        _add_starts,
         _add_tag,
         _add_translate,
         _add_record,
@@ -202,6 +203,25 @@ def _add_report(commands: Any) -> None:
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.set_defaults(handler="report")
+
+
+def _add_starts(commands: Any) -> None:
+    command = commands.add_parser(
+        "starts",
+        help="solve test sequences from several starts: how many end in other states?",
+        description=(
+            "Solves a set of a tagger's task as usual, from zeros, from the causal passes and "
+            "from random states; prints how many sequences end in other states and what that "
+            "does to the error."
+        ),
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("--split", default="test", help="train, valid or test (%(default)s)")
+    command.add_argument(
+        "--draws", type=_at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
+    )
+    command.add_argument("--output", type=Path, metavar="FILE", help="a JSON file for the table")
+    command.set_defaults(handler="starts")
 
 
 def _add_tag(commands: Any) -> None:

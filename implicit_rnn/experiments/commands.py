@@ -137,6 +137,24 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def starts(options: argparse.Namespace) -> int:
+    """Compares where solves end from several starts."""
+    from implicit_rnn.experiments import runs, starts
+    from implicit_rnn.training.files import write_json
+
+    rows = [
+        {"run": folder.name, **row}
+        for folder in runs.run_folders(options.run)
+        for row in starts.compare(folder, options.split, options.draws)
+    ]
+    if not rows:
+        raise ConfigError(f"{options.run} holds no tagger with solved layers: nothing to start")
+    title = f"Where solves end, {options.split} set"
+    if options.output:
+        write_json(options.output, {"title": title, "rows": rows})
+    return _tabled(title, rows)
+
+
 def tag(options: argparse.Namespace) -> int:
     """Tags the words of a text."""
     from implicit_rnn.experiments.tagging import use

@@ -88,6 +88,7 @@ def _shown(result: dict[str, Any]) -> dict[str, float]:
         return scores | {"test perplexity": math.exp(test["loss"])}
     for key in [key for key in METRICS if key in test][:1]:
         beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
+        beside |= {"test F1": test["f1"]} if "f1" in test else {}
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
         return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
     return {}
