@@ -187,7 +187,8 @@ def _add_evaluate(commands: Any) -> None:
 
 def _add_plot(commands: Any) -> None:
     command = commands.add_parser("plot", help="draw the figures of a run or an experiment")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("run", type=Path, metavar="RUN", help="a folder, or recorded results")
+    command.add_argument("--output", type=Path, metavar="DIR", help="of figures of a .json file")
     command.set_defaults(handler="plot")
 
 
@@ -210,9 +211,8 @@ def _add_starts(commands: Any) -> None:
         "starts",
         help="solve test sequences from several starts: how many end in other states?",
         description=(
-            "Solves a set of a tagger's task as usual, from zeros, from the causal passes and "
-            "from random states; prints how many sequences end in other states and what that "
-            "does to the error."
+            "Solves a set of a tagger's task as usual, from zeros, causal passes, random states; "
+            "prints how many sequences end in other states and what that does to the error."
         ),
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")

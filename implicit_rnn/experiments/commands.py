@@ -123,8 +123,14 @@ def _tabled(title: str, rows: list[dict[str, Any]]) -> int:
 
 def plot(options: argparse.Namespace) -> int:
     """Draws figures."""
-    from implicit_rnn.experiments import figures
+    from implicit_rnn.experiments import figures, recorded
 
+    if options.run.suffix == ".json":
+        for path in recorded.draw(options.run, options.output or options.run.parent):
+            print(f"wrote {path}")
+        return 0
+    if options.output:
+        raise ConfigError("--output is for recorded results; figures of runs go in their plots/")
     _name_files(options.run, figures.draw(options.run))
     return 0
 
