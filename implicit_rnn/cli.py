@@ -211,7 +211,7 @@ def _add_starts(commands: Any) -> None:
         "starts",
         help="solve test sequences from several starts: how many end in other states?",
         description=(
-            "Solves a set of a tagger's task as usual, from zeros, causal passes, random states; "
+            "Solves a set of a tagger's task as usual, from zeros, from random states; "
             "prints how many sequences end in other states and what that does to the error."
         ),
     )

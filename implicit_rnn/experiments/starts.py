@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from implicit_rnn.experiments import runs
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
-from implicit_rnn.models.base import inside
 from implicit_rnn.training import Recipe
 
 CHOSEN = "chosen"  # the start that a solve has by itself
@@ -26,18 +25,26 @@ class Ends(NamedTuple):
     """What the sequences of a batch came to from one start, each leaf `[batch]`.
 
     Attributes:
-      distance: of the states from those of the usual start, over the norm of these.
-      converged: whether all layers did.
+      distance: of the states from those of the chosen start, over the norm of these.
+      converged: whether all layers did, from this start and from the chosen one.
       wrong: labels that are not the true ones.
-      changed: labels that are not those of the usual start.
+      changed: labels that are not those of the chosen start.
       steps: of the sequence.
     """
 
-    distance: Any
-    converged: Any
-    wrong: Any
-    changed: Any
-    steps: Any
+    distance: np.ndarray
+    converged: np.ndarray
+    wrong: np.ndarray
+    changed: np.ndarray
+    steps: np.ndarray
+
+
+class Found(NamedTuple):
+    """What one solve of a batch gave: states of all layers, labels, and whether it converged."""
+
+    states: list[Any]
+    labels: Any  # [batch, time]
+    converged: Any  # [batch]
 
 
 def compare(
@@ -48,13 +55,13 @@ def compare(
     Args:
       folder: of a trained tagger with solved layers.
       split: the set that is solved.
-      draws: how many random starts there are beside those with a name, uniform in [-1, 1].
+      draws: how many random starts there are beside the chosen one and zeros, uniform in [-1, 1].
       rtol: tolerance of the solves.
 
     Returns:
       Rows of `start`, `converged`, `elsewhere` (the share of sequences that converge from this
-      start and from the usual one, and whose states are further than `OTHER` apart), `changed` (the
-      share of labels that differ), `error`, and that on the sequences that some start takes
+      start and from the chosen one, and whose states are further than `OTHER` apart), `changed`
+      (the share of labels that differ), `error`, and that on the sequences that some start takes
       elsewhere (`error there`; None where there are none). The last row counts those. Empty for a
       model that is no tagger, or solves nothing.
     """
@@ -65,70 +72,66 @@ def compare(
         return []
     if split not in splits:
         raise ConfigError(f"no split {split!r}; there are {', '.join(splits)}")
-    names = [CHOSEN, "zeros"]
-    first = model.encoder.cells[0]
-    if not isinstance(first, tuple) and first.causal_step is not None:
-        names += ["forward", "bidirectional"]
-    names += [f"random {number + 1}" for number in range(draws)]
-    solve = _solver(model, config.solver)
+    solve = _solver(model, config.solver, rtol)
+    names = [CHOSEN, "zeros", *(f"random {number + 1}" for number in range(draws))]
     found: dict[str, list[Ends]] = {name: [] for name in names}
-    for batch in _batches(splits[split], config.training.evaluate_batch):
-        usual = None
-        for number, name in enumerate(names):
-            key = jax.random.key(number)
-            ends, usual = solve(trained.params, batch, name.split()[0], key, usual, rtol)
-            found[name].append(jax.device_get(ends))
+    rng, source = np.random.default_rng(0), splits[split]
+    for entry in source.plan(config.training.evaluate_batch, 1, None):
+        batch = source.batch(entry)
+        # A start that is not a number is the chosen one.
+        chosen = solve(trained.params, batch, lambda shape: np.full(shape, np.nan))
+        for name in names:
+            own = chosen
+            if name != CHOSEN:
+                own = solve(trained.params, batch, np.zeros if name == "zeros" else _uniform(rng))
+            found[name].append(_ends(batch, chosen, own))
     return _rows({name: jax.tree.map(_joined, *own) for name, own in found.items()})
 
 
-def _solver(model: Tagger, recipe: Recipe) -> Callable[..., tuple[Ends, Any]]:
-    """`(params, batch, start, key, usual, rtol) -> (Ends, what the usual start came to)`."""
+def _uniform(rng: np.random.Generator) -> Callable[[tuple[int, ...]], np.ndarray]:
+    return lambda shape: rng.uniform(-1, 1, shape)
 
-    def run(
-        params: Any, batch: Any, start: str, key: Any, usual: Any, rtol: float, robust: bool
-    ) -> tuple[Ends, Any]:
+
+def _solver(model: Tagger, recipe: Recipe, rtol: float) -> Callable[..., Found]:
+    """`(params, batch, draw) -> Found`: draw makes the states to start from, by their shape."""
+
+    def run(params: Any, batch: Any, start: Any, robust: bool) -> Found:
         settings = (recipe.exact() if robust else recipe.swept()).settings() | {"rtol": rtol}
-        if start != CHOSEN:
-            settings |= {"start": [start] * model.solves, "key": key}
         inputs = model.embed(params, batch)
+        if start is not None:
+            settings |= {"start": start}
         scores, encoded = model.scores(params, inputs, batch.length, solve=settings)
         assert encoded.info is not None
-        labels = model.predict(scores)
-        own = (encoded.states, labels, jnp.all(encoded.info.converged, axis=0))
-        states, before, settled = own if usual is None else usual
-        apart, size = (
-            sum(
-                jnp.sum(leaf.astype(jnp.float32) ** 2, axis=(1, 2))
-                for leaf in jax.tree.leaves(tree)
-            )
-            for tree in (jax.tree.map(jnp.subtract, encoded.states, states), states)
-        )
-        counts = inside(batch.length, labels.shape[1])
-        ends = Ends(
-            jnp.sqrt(apart / jnp.maximum(size, 1e-12)),
-            own[2] & settled,
-            jnp.sum(counts & (labels != batch.labels), axis=1),
-            jnp.sum(counts & (labels != before), axis=1),
-            batch.length,
-        )
-        return ends, (own if usual is None else usual)
+        converged = jnp.all(encoded.info.converged, axis=0)
+        return Found(encoded.states, model.predict(scores), converged)
 
-    compiled = jax.jit(run, static_argnames=("start", "robust"))
+    compiled = jax.jit(run, static_argnames="robust")
 
-    def solve(
-        params: Any, batch: Any, start: str, key: Any, usual: Any, rtol: float
-    ) -> tuple[Ends, Any]:
-        found = compiled(params, batch, start, key, usual, rtol, robust=False)
-        if not found[0].converged.all():
-            found = compiled(params, batch, start, key, usual, rtol, robust=True)
-        return found
+    def solve(params: Any, batch: Any, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Found:
+        shapes = jax.eval_shape(lambda: run(params, batch, None, False)).states
+        start = jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), shapes)
+        found = compiled(params, batch, start, robust=False)
+        if not found.converged.all():
+            found = compiled(params, batch, start, robust=True)
+        return jax.device_get(found)
 
     return solve
 
 
-def _batches(source: Any, size: int) -> Iterator[Any]:
-    for entry in source.plan(size, 1, None):
-        yield source.batch(entry)
+def _ends(batch: Any, chosen: Found, own: Found) -> Ends:
+    def norm(states: Any) -> np.ndarray:
+        leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(states)]
+        return np.sqrt(sum(np.sum(leaf**2, axis=(1, 2)) for leaf in leaves))
+
+    apart = norm(jax.tree.map(np.subtract, own.states, chosen.states))
+    counts = np.arange(own.labels.shape[1]) < np.asarray(batch.length)[:, None]
+    return Ends(
+        apart / np.maximum(norm(chosen.states), 1e-12),
+        own.converged & chosen.converged,
+        np.sum(counts & (own.labels != batch.labels), axis=1),
+        np.sum(counts & (own.labels != chosen.labels), axis=1),
+        np.asarray(batch.length),
+    )
 
 
 def _joined(*parts: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ def test_starts_of_a_network_at_its_beginning_end_in_one_state(tmp_path, capsys)
     assert main(["starts", str(out), "--draws", "1", "--output", str(table)]) == 0
     rows = json.loads(table.read_text())["rows"]
     assert [row["start"] for row in rows] == [
-        "chosen", "zeros", "forward", "bidirectional", "random 1", "any of them",
+        "chosen", "zeros", "random 1", "any of them",
     ]  # fmt: skip
     result = json.loads((out / "igru" / "result.json").read_text())
     for row in rows[:-1]:
