@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         _add_evaluate,
         _add_plot,
         _add_report,
+        _add_starts,
         _add_tag,
         _add_translate,
         _add_record,
@@ -194,7 +195,8 @@ def _add_evaluate(commands: Any) -> None:
 
 def _add_plot(commands: Any) -> None:
     command = commands.add_parser("plot", help="draw the figures of a run or an experiment")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("run", type=Path, metavar="RUN", help="a folder, or recorded results")
+    command.add_argument("--output", type=Path, metavar="DIR", help="of figures of a .json file")
     command.set_defaults(handler="plot")
 
 
@@ -210,6 +212,24 @@ def _add_report(commands: Any) -> None:
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.set_defaults(handler="report")
+
+
+def _add_starts(commands: Any) -> None:
+    command = commands.add_parser(
+        "starts",
+        help="solve test sequences from several starts: how many end in other states?",
+        description=(
+            "Solves a set of a tagger's task as usual, from zeros, from random states; "
+            "prints how many sequences end in other states and what that does to the error."
+        ),
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("--split", default="test", help="train, valid or test (%(default)s)")
+    command.add_argument(
+        "--draws", type=_at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
+    )
+    command.add_argument("--output", type=Path, metavar="FILE", help="a JSON file for the table")
+    command.set_defaults(handler="starts")
 
 
 def _add_tag(commands: Any) -> None:
