@@ -60,6 +60,7 @@ RANGES: dict[str, Range] = {
     "layers": COUNT,
     "least": COUNT,
     "length": COUNT,
+    "lengths": COUNT,
     "levels": COUNT,
     "longest": COUNT,
     "max_length": COUNT,
