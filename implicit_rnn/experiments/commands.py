@@ -165,7 +165,7 @@ def starts(options: argparse.Namespace) -> int:
     title = f"Where solves end, {options.split} set"
     if options.output:
         write_json(options.output, {"title": title, "rows": rows})
-    return _tabled(title, rows)
+    return _tabled(title, rows, options.run)
 
 
 def tag(options: argparse.Namespace) -> int:
