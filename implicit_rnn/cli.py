@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import math
 import os
 import shlex
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(arguments)
     options.command_line = shlex.join(["implicit-rnn", *arguments])
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are any bytes
     try:
         from implicit_rnn.experiments.ending import ended_by_signals
 
@@ -26,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from implicit_rnn.experiments import commands  # here: --help does not wait for jax
 
             code = getattr(commands, options.handler)(options)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by who called
+                sys.stdout.flush()
             return code
     except KeyboardInterrupt as error:
         number = signal.Signals(error.args[0] if error.args else signal.SIGINT)
@@ -52,6 +56,8 @@ def sentence(error: Exception) -> str | None:
 
     if isinstance(error, OSError) or type(error).__module__.startswith("implicit_rnn"):
         return in_words(error)
+    if isinstance(error, UnicodeEncodeError):
+        return f"what is to be printed has no words in {error.encoding}: set PYTHONIOENCODING=utf-8"
     if isinstance(error, MemoryError) or "Out of memory" in str(error):
         return f"there is not enough memory ({error}): ask for less (task, model, training.batch)"
     return None
@@ -72,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         _add_evaluate,
         _add_plot,
         _add_report,
+        _add_starts,
         _add_tag,
         _add_translate,
         _add_record,
@@ -97,7 +104,9 @@ def _add_demo(commands: Any) -> None:
     command.add_argument(
         "--output", type=Path, default=Path("runs/demo"), metavar="DIR", help="where files go"
     )
-    command.add_argument("--seed", type=_at_least(0), default=0, help="of parameters and inputs")
+    command.add_argument(
+        "--seed", type=_at_least(0, 2**31 - 1), default=0, help="of parameters and inputs"
+    )
     command.add_argument("--time", type=_at_least(1), default=64, help="length of the sequence")
     command.add_argument("--width", type=_at_least(1), default=16, help="channels of the state")
     command.set_defaults(handler="demo")
@@ -186,7 +195,8 @@ def _add_evaluate(commands: Any) -> None:
 
 def _add_plot(commands: Any) -> None:
     command = commands.add_parser("plot", help="draw the figures of a run or an experiment")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("run", type=Path, metavar="RUN", help="a folder, or recorded results")
+    command.add_argument("--output", type=Path, metavar="DIR", help="of figures of a .json file")
     command.set_defaults(handler="plot")
 
 
@@ -202,6 +212,24 @@ def _add_report(commands: Any) -> None:
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.set_defaults(handler="report")
+
+
+def _add_starts(commands: Any) -> None:
+    command = commands.add_parser(
+        "starts",
+        help="solve test sequences from several starts: how many end in other states?",
+        description=(
+            "Solves a set of a tagger's task as usual, from zeros, from random states; "
+            "prints how many sequences end in other states and what that does to the error."
+        ),
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
+    command.add_argument("--split", default="test", help="train, valid or test (%(default)s)")
+    command.add_argument(
+        "--draws", type=_at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
+    )
+    command.add_argument("--output", type=Path, metavar="FILE", help="a JSON file for the table")
+    command.set_defaults(handler="starts")
 
 
 def _add_tag(commands: Any) -> None:
@@ -293,7 +321,7 @@ def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
     )
 
 
-def _at_least(least: int):
+def _at_least(least: int, most: float = math.inf):
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -301,6 +329,8 @@ def _at_least(least: int):
             raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}, got {value}")
         return value
 
     return parse

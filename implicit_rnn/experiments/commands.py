@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.options import ConfigError, named
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -44,8 +44,10 @@ def _train(options: argparse.Namespace) -> int:
 
     path = located(options.config)
     found = load(path, options.profile, options.settings)
-    name = path.stem + (f"-{options.profile}" if options.profile else "")
-    output = options.output or Path("runs") / name
+    output = options.output
+    if output is None:
+        stem = named(path.stem, f"{path}: what comes before .toml")
+        output = Path("runs") / (f"{stem}-{options.profile}" if options.profile else stem)
     tasks = Tasks()
     training.train(
         found,
@@ -84,7 +86,7 @@ def evaluate(options: argparse.Namespace) -> int:
             continue
         numbers = found.evaluate(split)
         rows.append({"run": folder.name, "update": found.record["update"], **numbers})
-    return _tabled(f"{split} set", rows)
+    return _tabled(f"{split} set", rows, options.run)
 
 
 def _judge(options: argparse.Namespace) -> int:
@@ -102,7 +104,7 @@ def _judge(options: argparse.Namespace) -> int:
             _leave_out(error, folders)
             continue
         rows += [{"run": folder.name, **record} for record in records]
-    code = _tabled("translations", rows)
+    code = _tabled("translations", rows, options.run)
     if rows and (options.run / runs.MARK).exists():
         report.tabulate(options.run, report.printer())
     return code
@@ -115,19 +117,27 @@ def _leave_out(error: Exception, folders: Sequence[Path]) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 
-def _tabled(title: str, rows: list[dict[str, Any]]) -> int:
-    """Prints rows; 1 if there are none."""
+def _tabled(title: str, rows: list[dict[str, Any]], output: Path) -> int:
+    """Prints rows; without any there is nothing that a folder can be used for."""
     from implicit_rnn.experiments import report
+    from implicit_rnn.training import FolderError
 
-    if rows:
-        report.printer().print(report.table(title, rows))
-    return 0 if rows else 1
+    if not rows:
+        raise FolderError(f"{output} has no run that can be evaluated")
+    report.printer().print(report.table(title, rows))
+    return 0
 
 
 def plot(options: argparse.Namespace) -> int:
     """Draws figures."""
-    from implicit_rnn.experiments import figures
+    from implicit_rnn.experiments import figures, recorded
 
+    if options.run.suffix == ".json":
+        for path in recorded.draw(options.run, options.output or options.run.parent):
+            print(f"wrote {path}")
+        return 0
+    if options.output:
+        raise ConfigError("--output is for recorded results; figures of runs go in their plots/")
     _name_files(options.run, figures.draw(options.run))
     return 0
 
@@ -138,6 +148,24 @@ def report(options: argparse.Namespace) -> int:
 
     print(f"wrote {report_page.write(options.run)}")
     return 0
+
+
+def starts(options: argparse.Namespace) -> int:
+    """Compares where solves end from several starts."""
+    from implicit_rnn.experiments import runs, starts
+    from implicit_rnn.training.files import write_json
+
+    rows = [
+        {"run": folder.name, **row}
+        for folder in runs.run_folders(options.run)
+        for row in starts.compare(folder, options.split, options.draws)
+    ]
+    if not rows:
+        raise ConfigError(f"{options.run} holds no tagger with solved layers: nothing to start")
+    title = f"Where solves end, {options.split} set"
+    if options.output:
+        write_json(options.output, {"title": title, "rows": rows})
+    return _tabled(title, rows, options.run)
 
 
 def tag(options: argparse.Namespace) -> int:

@@ -106,7 +106,7 @@ def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> str:
     trained = (folder / "checkpoints").exists() or (folder / "result.json").exists()
     if trained and path.exists() and (old := path.read_bytes()) != new.encode():
         had, wanted = set(old.decode("utf-8", "replace").splitlines()), set(new.splitlines())
-        changed = sorted(wanted - had) or sorted(had - wanted) or ["in another order"]
+        changed = sorted(wanted - had - {""}) or sorted(had - wanted) or ["in another order"]
         raise FolderError(
             f"{folder} was begun with another configuration ({'; '.join(changed[:3])}): "
             f"choose another folder (--output), or mend {path}"

@@ -125,12 +125,10 @@ def _tilted(vector: Vector) -> Vector:
     return jax.tree.map(tilt, vector)
 
 
-def bicgstab(
-    rtol: float | None = None, atol: float = 0.0, max_steps: int = 200, *, side: str = "right"
-) -> LinearSolver:
+def bicgstab(rtol: float | None = None, atol: float = 0.0, max_steps: int = 200) -> LinearSolver:
     """BiCGSTAB: two products a step, short recurrences, no growth of memory.
 
     Breakdown is judged by scalar products relative to the norms of their factors. It leads to a
     restart from the true residual; three restarts in a row that gain nothing end as BREAKDOWN.
     """
-    return LinearSolver(Bicgstab(), rtol, atol, max_steps, side)
+    return LinearSolver(Bicgstab(), rtol, atol, max_steps)

@@ -148,8 +148,6 @@ def gmres(
     atol: float = 0.0,
     max_steps: int = 200,
     restart: int = 20,
-    *,
-    side: str = "right",
 ) -> LinearSolver:
     """GMRES(restart): the smallest residual over the Krylov space, one product a step.
 
@@ -159,4 +157,4 @@ def gmres(
     memory for `restart + 1` vectors.
     """
     method = Gmres(require_count("restart", restart, 1))
-    return LinearSolver(method, rtol, atol, max_steps, side, patience=max(60, 2 * restart))
+    return LinearSolver(method, rtol, atol, max_steps, patience=max(60, 2 * restart))

@@ -71,6 +71,38 @@ def test_a_solution_found_elsewhere_has_the_derivative_of_a_solution(how):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
+def test_a_root_of_truncated_iterations_is_judged_as_any_root():
+    """`g` has units of its own: small beside `x` is not small beside `g(x0)`."""
+    far, near = (
+        solvers.root(
+            lambda a, x: 1e-3 * (x - jnp.cos(a * x)), 1.0, jnp.float32(5.0),
+            method=solvers.picard(damping), adjoint=adjoint.tbptt(3), max_steps=200, rtol=1e-3,
+        )[1]
+        for damping in (1.0, 800.0)
+    )  # fmt: skip
+    assert not far.converged
+    assert far.residual > 0.5
+    assert near.converged
+
+
+def test_a_norm_of_ones_own_judges_roots_and_truncated_iterations_too():
+    def f(_, x):
+        return jnp.array([0.5, 0.99]) * x + 1
+
+    settings = {"rtol": 1e-3, "norm": lambda x: jnp.abs(x[0]), "method": "picard"}
+    for how in ("implicit", adjoint.tbptt(4)):
+        _, info = solvers.fixed_point(f, None, jnp.zeros(2), adjoint=how, **settings)
+        assert info.converged
+        assert info.residual <= 1e-3
+        # The first row of g is 10,000 times smaller than the second.
+        _, info = solvers.root(
+            lambda _, x: jnp.array([1e-4, 1.0]) * (x - f(None, x)), None, jnp.zeros(2),
+            adjoint=how, **{**settings, "method": solvers.picard(1e-2)}, max_steps=40,
+        )  # fmt: skip
+        assert not info.converged
+        assert info.residual > 0.9
+
+
 def test_a_given_solution_that_is_none_is_called_so():
     _, info = solvers.implicit_diff(lambda a, x: jnp.cos(a * x), 1.0, jnp.float32(0.2))
     assert not info.converged

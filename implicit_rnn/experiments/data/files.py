@@ -23,7 +23,7 @@ class DataError(RuntimeError):
 def folders() -> list[Path]:
     """Where data sets are looked for: `$IMPLICIT_RNN_DATA`, then the user's cache."""
     named = os.environ.get("IMPLICIT_RNN_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "implicit_rnn"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "implicit_rnn"
     return [*([Path(named)] if named else []), cache]
 
 

@@ -131,3 +131,32 @@ def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
     assert row["test exact"] == 0.25
     assert row["test perplexity"] == pytest.approx(math.exp(2))
     assert row["exact 7"] == 0.125
+
+
+def test_what_is_not_finite_is_shown_and_ends_nothing(tmp_path):
+    write(tmp_path, {"a-0": ({"variant": "a", "seed": 0}, 0.5), "a-1": ({"variant": "a"}, 0.5)})
+    for name, test in {
+        "a-0": {"exact": None, "loss": None},  # NaN, as JSON keeps it
+        "a-1": {"exact": 0.5, "loss": 1e5},  # whose perplexity is beyond any number
+    }.items():
+        path = tmp_path / name / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"test": test}))
+    (row,) = report.results(tmp_path)
+    assert math.isnan(row["test exact"])
+    assert math.isnan(row["spread"])
+    rows = report.run_rows(tmp_path)
+    assert rows["a-1"]["metric"]["test perplexity"] == math.inf
+    assert "nan" in report.markdown([row])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"test": 3}, {"test": {"error": []}}, {"config": []}, {"parameters": "x"}, {"seconds": None},
+     {"verdict": 3}, {"verdict": {"x": "y"}}, {"translations": {}}],
+)  # fmt: skip
+def test_a_result_that_is_none_is_refused(tmp_path, odd):
+    write(tmp_path, {"one": ({}, 0.5)})
+    path = tmp_path / "one" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    with pytest.raises(FolderError, match=r"result\.json is damaged: its"):
+        report.results(tmp_path)

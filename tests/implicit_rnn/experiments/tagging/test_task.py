@@ -38,12 +38,12 @@ from tests.implicit_rnn.experiments.tagging import miniature
 COLUMNS = "He PRP B-NP\nreckons VBZ B-VP\n\n\n\nIt PRP B-NP\nis VBZ B-VP\n. . O\n\n\n"
 CONLLU = """# newdoc id = weblog-1
 # text = I don't.
-1\tI\tI\tPRON\tPRP\t_\t0\troot\t_\t_
+1\tI\tI\tPRON\tPRP\t_\t2\tnsubj\t_\t_
 2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
 2\tdo\tdo\tAUX\tVBP\t_\t0\troot\t_\t_
-3\tn't\tnot\tPART\tRB\t_\t0\troot\t_\t_
+3\tn't\tnot\tPART\tRB\t_\t2\tadvmod\t_\t_
 3.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_
-4\t.\t.\tPUNCT\t.\t_\t0\troot\t_\t_
+4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_
 
 # only a comment
 
@@ -94,8 +94,8 @@ def test_conllu_leaves_multiword_tokens_and_empty_nodes_out_and_counts_them(tmp_
     path = file(tmp_path, CONLLU)
     found = conllu(path, tag="xpos")
     assert found.sentences == [
-        Sentence(("I", "do", "n't", "."), ("PRP", "VBP", "RB", "."), "weblog-1"),
-        Sentence(("Yes",), ("UH",), "weblog-1"),
+        Sentence(("I", "do", "n't", "."), ("PRP", "VBP", "RB", "."), "weblog-1", (1, 0, 1, 2)),
+        Sentence(("Yes",), ("UH",), "weblog-1", (0,)),
     ]
     assert found.skipped == {"multiword tokens": 1, "empty nodes": 1, "empty sentences": 1}
     assert conllu(path, tag="upos").sentences[0].tags == ("PRON", "AUX", "PART", "PUNCT")
