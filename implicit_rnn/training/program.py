@@ -273,7 +273,7 @@ class Program(NamedTuple):
                     return {}
                 sums, carry = judged(params, self.load(split, entry), carry)
                 found = totals.add(found, sums) if found else sums
-            return totals.ratios({name: float(value) for name, value in found.items()})
+            return totals.ratios(totals.numbers(found))
 
         return evaluate
 
