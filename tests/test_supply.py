@@ -137,8 +137,9 @@ def test_the_lowest_declared_versions_install_and_work(root: Path, tmp_path: Pat
     install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     done = subprocess.run(
         [*install, *(f"{found[1]}=={found[2]}" for found in needed if found)],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     if "Could not fetch URL" in done.stderr or "Temporary failure" in done.stderr:
         pytest.skip("no package index can be reached")
     assert not done.returncode, done.stderr[-3000:]
@@ -146,7 +147,10 @@ def test_the_lowest_declared_versions_install_and_work(root: Path, tmp_path: Pat
     (tmp_path / "small.toml").write_text(dump(content))
     own = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
-        [python, "-c", SMOKE, tmp_path / "small.toml", tmp_path / "out"], cwd=tmp_path,
-        env=own | {"PYTHONPATH": str(root)}, capture_output=True, text=True,
-    )  # fmt: skip
+        [python, "-c", SMOKE, tmp_path / "small.toml", tmp_path / "out"],
+        cwd=tmp_path,
+        env=own | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
     assert not done.returncode, done.stdout[-500:] + done.stderr[-3000:]

@@ -130,8 +130,14 @@ def _tabled(title: str, rows: list[dict[str, Any]], output: Path) -> int:
 
 def plot(options: argparse.Namespace) -> int:
     """Draws figures."""
-    from implicit_rnn.experiments import figures
+    from implicit_rnn.experiments import figures, recorded
 
+    if options.run.suffix == ".json":
+        for path in recorded.draw(options.run, options.output or options.run.parent):
+            print(f"wrote {path}")
+        return 0
+    if options.output:
+        raise ConfigError("--output is for recorded results; figures of runs go in their plots/")
     _name_files(options.run, figures.draw(options.run))
     return 0
 
@@ -142,6 +148,24 @@ def report(options: argparse.Namespace) -> int:
 
     print(f"wrote {report_page.write(options.run)}")
     return 0
+
+
+def starts(options: argparse.Namespace) -> int:
+    """Compares where solves end from several starts."""
+    from implicit_rnn.experiments import runs, starts
+    from implicit_rnn.training.files import write_json
+
+    rows = [
+        {"run": folder.name, **row}
+        for folder in runs.run_folders(options.run)
+        for row in starts.compare(folder, options.split, options.draws)
+    ]
+    if not rows:
+        raise ConfigError(f"{options.run} holds no tagger with solved layers: nothing to start")
+    title = f"Where solves end, {options.split} set"
+    if options.output:
+        write_json(options.output, {"title": title, "rows": rows})
+    return _tabled(title, rows, options.run)
 
 
 def tag(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from implicit_rnn.experiments import pictures, plots, report, runs
 from implicit_rnn.experiments.config import Config
@@ -14,6 +14,7 @@ from implicit_rnn.experiments.hopfield import figures as hopfield
 from implicit_rnn.experiments.hyper import figures as hyper
 from implicit_rnn.experiments.registry import Tasks
 from implicit_rnn.experiments.tagging.figures import mistaken
+from implicit_rnn.experiments.tested import Tested
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import CheckpointError, State, Trainer
@@ -29,7 +30,7 @@ class Shown(NamedTuple):
     label: str
     trainer: Trainer
     state: State
-    params: Any
+    tested: Tested
     kinds: dict[str, pictures.Draw]
 
 
@@ -46,8 +47,9 @@ class Gallery:
             config, label = runs.configuration(folder), runs.label_of(folder)
             trainer, state, _ = restored(config, folder, tasks=self._tasks)
             params = trainer.usable(state)
-            kinds = pictures.kinds(trainer, params, config, label)
-            self._shown[folder] = Shown(config, label, trainer, state, params, kinds)
+            tested = Tested(trainer, params, config.solver)
+            kinds = pictures.kinds(trainer, params, tested, label)
+            self._shown[folder] = Shown(config, label, trainer, state, tested, kinds)
         return self._shown[folder]
 
 
@@ -66,12 +68,12 @@ def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
         except CheckpointError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        config, label, trainer, state, params, kinds = shown
+        config, label, trainer, state, tested, kinds = shown
         model = trainer.model
         plotted, stem = output / "plots", f"{folder.name}_" if len(folders) > 1 else ""
         if isinstance(model, Tagger) and model.solves:
             path = plotted / f"{stem}residuals.png"
-            written.append(pictures.residuals(model, trainer, params, config, label, path))
+            written.append(pictures.residuals(tested, config.solver, label, path))
         if isinstance(model, Tagger) and trainer.task.kind == "words":
             written += mistaken(plotted, stem, model, trainer, state, config)
         for kind, show in kinds.items():

@@ -50,6 +50,7 @@ def show(folder: Path = Path()) -> None:
             table.add_row(escape(name), escape(text))
         console.print(table)
     console.print('"bi" before a causal cell ("bilstm") makes an encoder of two directions')
+    console.print("implicit-rnn train CONFIGURATION --profile quick: a small run of any of them")
 
 
 def first_sentence(thing: object) -> str:

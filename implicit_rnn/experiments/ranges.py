@@ -61,6 +61,7 @@ RANGES: dict[str, Range] = {
     "layers": SIZE,
     "least": COUNT,
     "length": COUNT,
+    "lengths": COUNT,
     "levels": COUNT,
     "longest": COUNT,
     "max_length": COUNT,

@@ -90,6 +90,7 @@ def _shown(result: dict[str, Any]) -> dict[str, float]:
         return scores | {"test perplexity": _perplexity(test["loss"])}
     for key in [key for key in METRICS if key in test][:1]:
         beside = {"test perplexity": _perplexity(test["loss"])} if key == "exact" else {}
+        beside |= {"test F1": test["f1"]} if "f1" in test else {}
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
         return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
     return {}
@@ -177,7 +178,7 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
       The table as Markdown.
     """
     mark = experiment(output)
-    runs = _finished(mark, output)
+    runs = {name: run | _curve(output / name) for name, run in _finished(mark, output).items()}
     if not runs:
         raise folders.FolderError(f"no run of {output} has finished")
     if add and path.exists():
@@ -191,8 +192,21 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
             )
         runs = {name: (kept | runs)[name] for name in mark["runs"] if name in kept or name in runs}
     rows = _grouped(_rows(mark, runs))
-    files.write_json(path, {"title": mark["title"], "rows": rows, "runs": runs})
+    labels = {name: mark["runs"][name] for name in runs}
+    content = {"title": mark["title"], "rows": rows, "labels": labels, "runs": runs}
+    files.write_json(path, content)
     return markdown(rows)
+
+
+def _curve(folder: Path) -> dict[str, Any]:
+    """What a run's evaluations gave: `update`, `seconds`, and `valid_` of its metric."""
+    lines = folders.Records(folder / "metrics.jsonl").read()
+    for key in [f"valid_{metric}" for metric in METRICS]:
+        found = [line for line in lines if key in line]
+        if found:
+            names = ("update", "seconds", key)
+            return {"curve": {name: [line[name] for line in found] for name in names}}
+    return {}
 
 
 def printer() -> Console:

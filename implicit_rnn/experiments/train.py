@@ -117,11 +117,11 @@ def _keep(mark: Path, content: dict[str, Any], console: Console) -> None:
 
 
 def _finished(folder: Path, config: Config, console: Console) -> bool:
-    """Whether a run has its result."""
+    """Whether a run has its result; what process 0 sees counts."""
+    path = folder / "result.json"
     if processes.first():
-        _look_at(folder / "result.json", config, console)
-    processes.wait(f"the result of {folder.name}")
-    return (folder / "result.json").exists()
+        _look_at(path, config, console)
+    return processes.from_first("finished" if path.exists() else "open") == "finished"
 
 
 def _look_at(path: Path, config: Config, console: Console) -> None:

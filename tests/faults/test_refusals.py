@@ -247,9 +247,10 @@ def test_a_download_that_goes_wrong_ends_in_a_sentence_and_is_bounded(
             "    data.DATASETS[name] = data.DataSet('a test', 'none', (file,))\n"
         )
         ended = several(
-            *[["data", "fetch", name] for name in names], ["data", "verify", "whole"],
+            *[["data", "fetch", name] for name in names],
+            ["data", "verify", "whole"],
             before=before,
-        )  # fmt: skip
+        )
     told = dict(zip(names, ended, strict=False))
     assert "what has arrived is kept" in told["cut"].sentence
     assert "fetch again" in told["status"].sentence

@@ -33,6 +33,7 @@ from tests.implicit_rnn.experiments.problems import CONTENT
             "plot",
             "report",
             "record",
+            "starts",
             "tag",
             "translate",
             "list",
@@ -75,7 +76,7 @@ def test_a_wrong_argument_is_named(
         (["train", "configs/biased_walk.toml", "--set", "trainig.updates=3"], "'training'"),
         (
             ["train", "configs/biased_walk.toml", "--profile", "fast"],
-            "choose from long, paper, quick",
+            "choose from depth, long, paper, quick, time",
         ),
         (["train", "configs/biased_walk.toml", "--only", "x*"], "no run fits ['x*']"),
         (["evaluate", "nowhere"], "nowhere is no run folder"),

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from implicit_rnn.experiments.task import Task
+from implicit_rnn.experiments.walks import biased_walk
 from implicit_rnn.training.sources import Examples, evaluated_alike, labelled
 
-Puzzle = Literal["key_last", "key_first", "brackets", "marks"]
+Puzzle = Literal["key_last", "key_first", "brackets", "marks", "walk"]
 
 
 def key(
@@ -110,8 +111,8 @@ def passes(
     Args:
       seed: the same seed gives the same examples.
       count: how many.
-      puzzle: `"key_last"` and `"brackets"` need two passes, `"key_first"` one, `"marks"` one from
-        either end.
+      puzzle: `"key_last"`, `"brackets"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
+        positions and increments) need two passes, `"key_first"` one, `"marks"` one from either end.
       symbols: of the two puzzles with a key.
       min_length, max_length: shortest and longest sequence.
     """
@@ -121,6 +122,10 @@ def passes(
         raise ValueError(f"2 <= min_length <= max_length wanted, got {min_length}, {max_length}")
     if symbols < 2:
         raise ValueError(f"symbols must be at least 2, got {symbols}")
+    if puzzle == "walk":
+        return biased_walk(
+            seed, count, bias=0.5, dimension=10, min_length=min_length, max_length=max_length
+        )
     rng = np.random.default_rng(seed)
     makers: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
         "key_last": lambda n: key(rng, n, symbols, last=True),
@@ -140,7 +145,7 @@ def passes(
 
 
 # How many labels each puzzle has.
-LABELS = {"key_last": 3, "key_first": 3, "brackets": 3, "marks": 4}
+LABELS = {"key_last": 3, "key_first": 3, "brackets": 3, "marks": 4, "walk": 2}
 
 
 def passes_task(

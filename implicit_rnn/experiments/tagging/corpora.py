@@ -25,6 +25,8 @@ class Sentence(NamedTuple):
     words: tuple[str, ...]
     tags: tuple[str, ...]
     document: str = ""  # where it comes from, if the corpus says so
+    # To the word that each depends on, in words, 0 for the root; empty if the corpus does not say.
+    distances: tuple[int, ...] = ()
 
 
 class Corpus(NamedTuple):
@@ -75,6 +77,7 @@ def conllu(path: Path, *, tag: str = "upos") -> Corpus:
     for block in _blocks(path, found):
         words: list[str] = []
         tags: list[str] = []
+        heads: list[str] = []
         for line, place in block:
             if line.startswith("#"):
                 name, _, value = line[1:].partition("=")
@@ -92,8 +95,10 @@ def conllu(path: Path, *, tag: str = "upos") -> Corpus:
                 raise CorpusError(f"{place}: {fields[1]!r} has no {tag}")
             words.append(fields[1])
             tags.append(_filled(fields[1], fields[column], place))
+            heads.append(fields[6])
         if words:
-            found.sentences.append(Sentence(tuple(words), tuple(tags), document))
+            far = _distances(heads)
+            found.sentences.append(Sentence(tuple(words), tuple(tags), document, far))
         else:
             found.skipped["empty sentences"] += 1
     return _checked(found, path)
@@ -162,6 +167,14 @@ def _filled(word: str, tag: str, place: str) -> str:
     if not word.strip() or not tag.strip():
         raise CorpusError(f"{place}: the {'tag' if word.strip() else 'word'} is empty")
     return tag
+
+
+def _distances(heads: list[str]) -> tuple[int, ...]:
+    """From every word to its head, 0 for the root; empty where a head is none."""
+    known = {str(number) for number in range(len(heads) + 1)}
+    if not known.issuperset(heads):
+        return ()
+    return tuple(abs(int(head) - n) if int(head) else 0 for n, head in enumerate(heads, 1))
 
 
 def _checked(found: Corpus, path: Path) -> Corpus:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+DISTANCES = (0, 1, 3, 7)  # upper ends of the groups of words, 0 is the root; the last has no end
 LENGTHS = (5, 10, 20, 30, 40)  # upper ends of the groups of sentences; the last has no end
 
 
@@ -85,6 +86,31 @@ def errors(tags: Sequence[str], found: Iterable[tuple[Any, np.ndarray]]) -> Erro
         np.add.at(lengths, group[some], totals[some])
     (known, known_right), (unknown, unknown_right) = counts.tolist()
     return Errors(tags, confusion, (known, known_right), (unknown, unknown_right), lengths)
+
+
+def by_distance(
+    distances: Sequence[Sequence[int]], found: Iterable[tuple[np.ndarray, Any, np.ndarray]]
+) -> list[dict[str, Any]]:
+    """How often words are right by how far the word is that they depend on, one row a group.
+
+    Args:
+      distances: of the words of every sentence; a sentence without any is left out.
+      found: numbers of the sentences of a batch (below 0: none), the batch, and what was predicted.
+    """
+    counts = np.zeros((len(DISTANCES) + 1, 2), np.int64)
+    for numbers, batch, given in found:
+        for row, number in enumerate(numbers):
+            if number < 0 or not distances[number]:
+                continue
+            own = np.array(distances[number])
+            right = given[row, : own.size] == batch.labels[row, : own.size]
+            np.add.at(counts, np.searchsorted(DISTANCES, own), np.stack([own >= 0, right], axis=1))
+    rows = []
+    for low, high, (words, right) in zip(
+        (0, *(end + 1 for end in DISTANCES)), (*DISTANCES, None), counts.tolist(), strict=True
+    ):
+        rows.append({"from": low, "to": high, "words": words, "accuracy": _share(right, words)})
+    return rows if counts.any() else []
 
 
 def _share(right: int, words: int) -> float | None:

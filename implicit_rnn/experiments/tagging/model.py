@@ -7,6 +7,7 @@ from typing import Any
 from implicit_rnn import models
 from implicit_rnn.experiments.networks import encoder_of
 from implicit_rnn.experiments.tagging import words
+from implicit_rnn.experiments.tagging.spans import marks
 from implicit_rnn.experiments.task import Task
 
 
@@ -37,5 +38,6 @@ def word_tagger(
         dropout=feature_dropout,
         word_dropout=word_dropout,
         vectors=task.details.get("vectors"),
+        spans=marks(task.details["vocabulary"].tags),
         **task.sizes,
     )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Params
+from implicit_rnn.experiments.tagging.spans import Marks, span_sums
 from implicit_rnn.models.base import NO_SETTINGS, Outcome, inside, label_sums
 from implicit_rnn.models.encoder import Encoder
 from implicit_rnn.models.tagger import Tagger, softmax_scores, tagger
@@ -30,13 +31,15 @@ def word_tagger(
     word_dropout: float = 0.0,
     dropout: float = 0.0,
     vectors: tuple[Any, Any] | None = None,
+    spans: Marks | None = None,
 ) -> Tagger:
     """Labels words (section 3.2 of the 2017 paper): `xi_t = [word, affixes, flags]`, then a tagger.
 
     A batch has `words` `[batch, time]`, `affixes` `[batch, time, affix_kinds]`, `flags`
     `[batch, time, flags]`, `labels` and `length`. A label below zero, a tag that training never
     saw, is counted as an error and adds nothing to the loss. Sums are those of `tagger`, and
-    `unknown` with `count_unknown`: errors on words that are not in the vocabulary, number 0.
+    `unknown` with `count_unknown`: errors on words that are not in the vocabulary, number 0; with
+    `spans`, `f1` with `count_f1` (`span_sums`).
 
     Args:
       encoder: `features -> Encoder`, given the width of what it reads.
@@ -51,6 +54,7 @@ def word_tagger(
         else would never be trained.
       dropout: of the encoder's inputs and features.
       vectors: rows of the table of words and what they begin with, `[rows]`, `[rows, word_size]`.
+      spans: what labels mark, where they mark spans.
 
     Parameters: those of a tagger, `words` `[words, word_size]`, and `affixes`
     `[affixes, affix_size]` if there are any.
@@ -76,6 +80,7 @@ def word_tagger(
         word_dropout=word_dropout,
         rare=rare,
         flags=flags,
+        spans=spans,
     )
     return base._replace(init=parts.init, loss=parts.loss, embed=parts.embed)
 
@@ -94,6 +99,7 @@ class _Words:
     word_dropout: float
     rare: int
     flags: int
+    spans: Marks | None
 
     def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
@@ -149,6 +155,8 @@ class _Words:
         for which, names in ((mask, ("error", "count")), (unknown, ("unknown", "count_unknown"))):
             missed = jnp.sum(which & ~seen)
             sums |= {name: sums[name] + missed.astype(sums[name].dtype) for name in names}
+        if self.spans is not None:
+            sums |= span_sums(self.spans, batch.labels, jnp.argmax(found, axis=-1), mask)
         return mean, Outcome(sums, encoded.info, states=encoded.states)
 
 

@@ -50,10 +50,15 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
 def test_figures_call_runs_by_what_tells_them_apart(tmp_path):
     labels = {
         f"{rule}-{steps}-{seed}": {
-            "variant": rule, "model.truncation": steps, "model.cell": "gru", "training.seed": seed,
+            "variant": rule,
+            "model.truncation": steps,
+            "model.cell": "gru",
+            "training.seed": seed,
         }
-        for rule in "ab" for steps in (1, 2) for seed in (0, 1)
-    }  # fmt: skip
+        for rule in "ab"
+        for steps in (1, 2)
+        for seed in (0, 1)
+    }
     write(tmp_path, {name: (label, 0.5) for name, label in labels.items()})
     groups = runs.repetitions([tmp_path / name for name in labels])
     assert list(groups) == [f"{r}, truncation {n}, gru" for r in "ab" for n in (1, 2)]
@@ -105,10 +110,13 @@ def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
     ]
     write(
         tmp_path,
-        {"1-a": ({"task.bias": 1.0, "variant": "a"}, 0.1), "2-a": ({"task.bias": 2.0}, 0.1),
-         "b": ({"variant": "b"}, 0.1)},
+        {
+            "1-a": ({"task.bias": 1.0, "variant": "a"}, 0.1),
+            "2-a": ({"task.bias": 2.0}, 0.1),
+            "b": ({"variant": "b"}, 0.1),
+        },
         paper,
-    )  # fmt: skip
+    )
     assert [row.get("paper's error") for row in report.results(tmp_path)] == [0.7, None, 0.6]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from implicit_rnn.experiments.passes.task import LABELS, passes, passes_task
+from implicit_rnn.experiments.walk.task import biased_walk
 
 
 def sequences(puzzle, count=60, **options):
@@ -48,6 +49,14 @@ def test_marks_tell_what_was_and_what_will_be():
     for x, labels in sequences("marks"):
         for t, label in enumerate(labels):
             assert label == x[: t + 1, 1].any() + 2 * x[t:, 2].any()
+
+
+def test_the_walk_is_that_of_its_own_experiment():
+    found, walk = (
+        passes(3, 20, "walk", max_length=9),
+        biased_walk(3, 20, dimension=10, min_length=2, max_length=9),
+    )
+    assert all(np.array_equal(*pair) for pair in zip(found, walk, strict=True))
 
 
 @pytest.mark.parametrize("puzzle", sorted(LABELS))

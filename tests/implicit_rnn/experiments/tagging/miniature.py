@@ -25,12 +25,17 @@ def sentences(seed: int, count: int) -> list[list[tuple[str, str]]]:
     return found
 
 
+def head(place: int) -> str:
+    """Every word depends on the second one, but for that one."""
+    return "0" if place == 2 else "2"
+
+
 def conllu(found: list[list[tuple[str, str]]]) -> str:
     blocks = []
     for number, tokens in enumerate(found):
         rows = [f"# sent_id = {number}"]
         for place, (word, tag) in enumerate(tokens, 1):
-            rows.append("\t".join([str(place), word, word, tag[:1], tag, *"_____"]))
+            rows.append("\t".join([str(place), word, word, tag[:1], tag, "_", head(place), *"___"]))
         blocks.append("\n".join(rows) + "\n\n")
     return "".join(blocks)
 

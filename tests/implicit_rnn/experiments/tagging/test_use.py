@@ -15,7 +15,7 @@ from implicit_rnn import sequence
 from implicit_rnn.cli import main
 from implicit_rnn.experiments.plots import confusion
 from implicit_rnn.experiments.tagging import Sentence, Words, sentence_source, use, vocabulary
-from implicit_rnn.experiments.tagging.errors import errors
+from implicit_rnn.experiments.tagging.errors import by_distance, errors
 from implicit_rnn.experiments.tagging.page import write_page
 from implicit_rnn.experiments.tagging.words import word_tagger
 from implicit_rnn.models import encoder
@@ -82,7 +82,7 @@ def test_the_switch_of_every_word_is_shown(tmp_path: Path):
     words = vocabulary([Sentence(("the", "dog", "sees"), ("DT", "NN", "VBZ"))])
     model = word_tagger(
         lambda width: encoder("igru", 4), **words.sizes(), word_size=2, affix_size=1
-    )  # fmt: skip
+    )
     params = begin(model)
     found = use.tag(
         use.Trained(words, model, params, {"method": "banded"}), [["the", "dog"], [], ["dog"]]
@@ -160,15 +160,17 @@ def test_the_figures_of_a_run_tell_its_errors(run: Path):
     assert 1 - found["unknown"]["accuracy"] == pytest.approx(result["test"]["unknown"], abs=1e-6)
     assert found["unseen"] == {"test": {"NNS": 1}}
     assert found["unseen tags"] == 1
+    assert sum(group["words"] for group in found["by distance"]) == found["words"]
 
 
 def test_errors_by_hand():
     batch = Words(
         words=np.array([[1, 0, 2, 9], [0, 9, 9, 9], [9, 9, 9, 9]]),
-        affixes=np.zeros((3, 4, 0)), flags=np.zeros((3, 4, 0)),
+        affixes=np.zeros((3, 4, 0)),
+        flags=np.zeros((3, 4, 0)),
         labels=np.array([[0, 1, 1, 9], [-1, 9, 9, 9], [9, 9, 9, 9]]),
         length=np.array([3, 1, 0]),
-    )  # fmt: skip
+    )
     long = batch._replace(
         words=np.ones((1, 50)), labels=np.zeros((1, 50), int), length=np.array([45])
     )
@@ -194,3 +196,14 @@ def test_the_picture_of_many_labels_shows_the_worst(tmp_path: Path):
     path = confusion(counts, [f"T{n}" for n in range(40)], tmp_path / "c.png", "Errors")
     assert path.read_bytes().startswith(b"\x89PNG")
     confusion(np.eye(2), ["A", "B"], tmp_path / "none.png", "No errors")
+
+
+def test_errors_by_the_distance_of_heads():
+    batch = Words(None, None, None, np.array([[0, 1, 1, 9], [1, 0, 9, 9], [9] * 4]), None)
+    given = np.array([[0, 0, 1, 7], [1, 0, 7, 7], [7] * 4])
+    distances = [(2, 9, 0), (), (1, 0)]
+    rows = by_distance(distances, [(np.array([0, 2, -1]), batch, given)])
+    assert [(row["from"], row["to"], row["words"], row["accuracy"]) for row in rows] == [
+        (0, 0, 2, 1.0), (1, 1, 1, 1.0), (2, 3, 1, 1.0), (4, 7, 0, None), (8, None, 1, 0.0),
+    ]  # fmt: skip
+    assert by_distance([()], [(np.array([0]), batch, given)]) == []
