@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import io
-import math
 import os
 import shlex
 import signal
@@ -13,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from implicit_rnn.experiments.arguments import at_least, finite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from implicit_rnn.experiments.ending import ended_by_signals
 
         with ended_by_signals():
-            from implicit_rnn.experiments import commands  # here: --help does not wait for jax
+            from implicit_rnn.experiments import (  # here: --help does not wait for jax
+                commands,
+                programs,
+            )
 
+            programs.keep()
             code = getattr(commands, options.handler)(options)
             if sys.stdout is not None:  # closed by who called
                 sys.stdout.flush()
@@ -105,10 +110,10 @@ def _add_demo(commands: Any) -> None:
         "--output", type=Path, default=Path("runs/demo"), metavar="DIR", help="where files go"
     )
     command.add_argument(
-        "--seed", type=_at_least(0, 2**31 - 1), default=0, help="of parameters and inputs"
+        "--seed", type=at_least(0, 2**31 - 1), default=0, help="of parameters and inputs"
     )
-    command.add_argument("--time", type=_at_least(1), default=64, help="length of the sequence")
-    command.add_argument("--width", type=_at_least(1), default=16, help="channels of the state")
+    command.add_argument("--time", type=at_least(1), default=64, help="length of the sequence")
+    command.add_argument("--width", type=at_least(1), default=16, help="channels of the state")
     command.set_defaults(handler="demo")
 
 
@@ -142,7 +147,7 @@ def _add_train(commands: Any) -> None:
     command.add_argument("--resume", action="store_true", help="go on where the folder's runs are")
     command.add_argument(
         "--profile-trace",
-        type=_at_least(1),
+        type=at_least(1),
         default=0,
         metavar="N",
         help="trace N updates of every run for a profiler, into profile/ of its folder",
@@ -161,13 +166,13 @@ def _add_train(commands: Any) -> None:
     )
     command.add_argument(
         "--processes",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="with --distributed: how many there are; default: $JAX_NUM_PROCESSES",
     )
     command.add_argument(
         "--process",
-        type=_at_least(0),
+        type=at_least(0),
         metavar="I",
         help="with --distributed: which one this is, from 0; default: $JAX_PROCESS_ID",
     )
@@ -226,7 +231,7 @@ def _add_starts(commands: Any) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.add_argument("--split", default="test", help="train, valid or test (%(default)s)")
     command.add_argument(
-        "--draws", type=_at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
+        "--draws", type=at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
     )
     command.add_argument("--output", type=Path, metavar="FILE", help="a JSON file for the table")
     command.set_defaults(handler="starts")
@@ -300,50 +305,25 @@ def _add_data(commands: Any) -> None:
 def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
     command.add_argument(
         "--average",
-        type=_at_least(0),
+        type=at_least(0),
         default=0,
         metavar="N",
         help="the mean of the last N checkpoints in place of the best one",
     )
     command.add_argument(
         "--beam",
-        type=_at_least(1),
+        type=at_least(1),
         default=beam,
         metavar="N",
         help="how many translations beam search keeps" + (f" ({beam})" if beam else ""),
     )
     command.add_argument(
         "--length-penalty",
-        type=_finite,
+        type=finite,
         default=0.6,
         metavar="A",
         help="long translations are ranked by log p / ((5 + length) / 6)^A (0.6)",
     )
-
-
-def _at_least(least: int, most: float = math.inf):
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"must be at most {most}, got {value}")
-        return value
-
-    return parse
-
-
-def _finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"must be a finite number, got {text}")
-    return value
 
 
 def _version() -> str:

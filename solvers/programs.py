@@ -32,6 +32,8 @@ def lifted(jaxpr: core.Jaxpr) -> tuple[core.Jaxpr, list[np.ndarray]]:
     A number that a map closes over looks like one that stands in its code: calls with another value
     of it are the same program. Exponents stay, and what compilers know by heart: zero and one.
     """
+    if jaxpr.effects:  # which may go by the places of inputs
+        return jaxpr, []
     variables, values = list[core.Var](), list[np.ndarray]()
 
     def atom(atom: Any) -> Any:

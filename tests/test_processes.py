@@ -20,6 +20,7 @@ import pytest
 from implicit_rnn.cli import main
 from implicit_rnn.experiments.runs import configuration
 from implicit_rnn.experiments.train import restored
+from implicit_rnn.training import processes
 from implicit_rnn.training.tables import dump
 from tests.devices.pair import everything
 
@@ -185,7 +186,9 @@ def test_processes_agree_on_the_folder_and_on_when_to_end(tmp_path: Path):
     assert not outs[1].strip()
 
 
-def test_what_processes_lack_is_said(capsys: pytest.CaptureFixture):
+def test_what_processes_lack_is_said(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     assert main(["train", "ice_cream", "--processes", "2"]) == 1
     assert "belong to --distributed" in capsys.readouterr().err
     for wrong in ("here", ":1234", "here:0", "here:65536"):
@@ -201,3 +204,6 @@ def test_what_processes_lack_is_said(capsys: pytest.CaptureFixture):
         taken = other.getsockname()[1]
         assert main([*given, "0", "--coordinator", f"127.0.0.1:{taken}"]) == 1
     assert f"process 0 cannot listen at port {taken} (" in capsys.readouterr().err
+    monkeypatch.setattr(processes, "PATIENCE", 0)
+    assert main([*given, "1", "--coordinator", f"127.0.0.1:{port()}"]) == 1
+    assert "start process 0 there, or give all processes the address" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from implicit_rnn import sequence
 from implicit_rnn.cells import Cell
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import Recipe, Trainer
+from implicit_rnn.training.compiling import once
 
 SHOWN = 20_000  # steps of the test set, with padding, that are looked at together
 
@@ -59,7 +60,7 @@ class Tested:
     def _looked(self, recipe: Recipe) -> Looks:
         model, switches = self._trainer.model, self.switches
 
-        @jax.jit
+        @once
         def look(params: Any, batch: Any) -> Looks:
             inputs = model.embed(params, batch)
             scores, encoded = model.scores(params, inputs, batch.length, solve=recipe.settings())

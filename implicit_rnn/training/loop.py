@@ -34,7 +34,7 @@ from implicit_rnn.training.result import result
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
 from implicit_rnn.training.tables import settings_tables
-from implicit_rnn.training.totals import ratios
+from implicit_rnn.training.totals import numbers, ratios
 from implicit_rnn.training.watch import watching
 
 
@@ -159,7 +159,7 @@ class _Run:
         self.checkpoints = Checkpoints(folder / "checkpoints", self.settings.keep)
         self.records = folders.Records(folder / "metrics.jsonl")
         try:
-            self.state = parts.init()
+            self.state = jax.block_until_ready(parts.init())
         except ValueError as error:
             raise SettingsError(str(error)) from error
         self.progress, lines = _Progress(), None
@@ -269,7 +269,7 @@ class _Run:
 
     def log(self, epoch: int) -> None:
         """A line about the updates since the last one."""
-        totals = {key: float(value) for key, value in self.state.totals.items()}
+        totals = numbers(self.state.totals)
         row = {"update": self.update, "epoch": epoch} | ratios(totals)
         failed = totals.get("solves", 0) > 0 and not row["converged"]
         counts = failed and getattr(self.parts.model, "settles", True)

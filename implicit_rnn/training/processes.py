@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 
 # Seconds without a sign of life after which a process counts as dead, and the others end.
 SILENCE = 30
+PATIENCE = 300  # seconds until the others have to be there
 _LONGEST = 256  # bytes that the first process tells the others
 _updates = itertools.count()  # those of all runs of this process: the same in all processes
 
@@ -84,13 +87,20 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
         raise ProcessError(f"a coordinator is an address and a port, HOST:PORT; got {coordinator}")
     if process is not None and processes is not None and not 0 <= process < processes:
         raise ProcessError(f"process {process} is none of the {processes} from 0: --process")
-    if coordinator is not None and process == 0:
-        _require_free(int(port))
+    if coordinator is not None and processes is not None and process is not None:
+        if process == 0:
+            _require_free(int(port))
+        else:
+            _require_listener(host.strip("[]"), int(port))
+    waiting = threading.Timer(SILENCE, _say_that_it_waits, [processes])
+    waiting.daemon = True
+    waiting.start()
     try:
         jax.distributed.initialize(
             coordinator,
             processes,
             process,
+            initialization_timeout=PATIENCE,
             heartbeat_timeout_seconds=SILENCE,
             shutdown_timeout_seconds=SILENCE,
         )
@@ -101,8 +111,18 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
             "on a Cloud TPU nothing needs to be said; elsewhere --coordinator HOST:PORT, "
             "--processes N and --process I, the same HOST:PORT and N for all"
         ) from None
+    finally:
+        waiting.cancel()
     if listening():
         ends_here()  # from the first time on the runtime knows what to do with a signal
+
+
+def _say_that_it_waits(processes: int | None) -> None:
+    number = "all processes" if processes is None else f"all {processes} processes"
+    print(
+        f"implicit-rnn: still waiting until {number} are there, {PATIENCE} s in all",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 def _require_free(port: int) -> None:
@@ -116,6 +136,23 @@ def _require_free(port: int) -> None:
             f"process 0 cannot listen at port {port} ({error.strerror}): give all processes "
             "another one, --coordinator HOST:PORT"
         ) from None
+
+
+def _require_listener(host: str, port: int) -> None:
+    """Waits for process 0, at whose absence JAX's runtime would abort without a sentence."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise ProcessError(
+                    f"nobody listens at {host}:{port} ({error.strerror or error}): start process 0 "
+                    "there, or give all processes the address of where it runs, --coordinator "
+                    "HOST:PORT"
+                ) from None
+        time.sleep(0.2)
 
 
 def leave(code: int) -> None:

@@ -14,6 +14,7 @@ import solvers
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import totals
 from implicit_rnn.training.accumulate import accumulated, counted, mean, times
+from implicit_rnn.training.compiling import once
 from implicit_rnn.training.dealing import load
 from implicit_rnn.training.parallel import Graded, Layout
 from implicit_rnn.training.protocols import Model, Split, Task, require_outcome
@@ -62,7 +63,7 @@ class Program(NamedTuple):
     def compiled(self) -> tuple[Callable, Callable, Callable]:
         """`init`, `step` and `begin`, with their states where the layout has them."""
         if self.layout is None:
-            return jax.jit(self.init), self.stepper(donate_argnums=0), self.begin
+            return once(self.init), self.stepper(donate_argnums=0), self.begin
         if self.recipe.warm:
             raise SettingsError(
                 "warm starts (solver.warm) are kept on one device: leave them out, or set "
@@ -71,7 +72,7 @@ class Program(NamedTuple):
         # As a constant: what is traced inside has no devices yet.
         places = self.layout.shardings(jax.eval_shape(self.init, np.uint32(0)))
         return (
-            jax.jit(self.init, out_shardings=places),
+            once(self.init, out_shardings=places),
             self.stepper(donate_argnums=0, out_shardings=places),
             jax.jit(self.begin, out_shardings=places),
         )
@@ -272,7 +273,7 @@ class Program(NamedTuple):
                     return {}
                 sums, carry = judged(params, self.load(split, entry), carry)
                 found = totals.add(found, sums) if found else sums
-            return totals.ratios({name: float(value) for name, value in found.items()})
+            return totals.ratios(totals.numbers(found))
 
         return evaluate
 

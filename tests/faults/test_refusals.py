@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,19 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "deep").exists()
     strange = {path.name for path in tmp_path.iterdir() if path.suffix != ".toml"}
     assert strange == {"begun"}
+
+
+def little_memory() -> None:
+    """What a machine says that has room for the program, and for no large network."""
+    resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
+
+
+def test_a_network_that_no_memory_has_room_for_is_no_hang(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(dump(CONTENT))
+    train = ["train", tmp_path / "small.toml", "--output", tmp_path / "run"]
+    ended = run(*train, "--set", "model.hidden=1000000", limit=little_memory)
+    assert ended.code == 1
+    assert "there is not enough memory" in ended.sentence
 
 
 RESULT = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import implicit_rnn
+from implicit_rnn.experiments import tested
 from implicit_rnn.experiments.registry import Tasks
-from implicit_rnn.experiments.tested import Tested
 from implicit_rnn.experiments.train import trainer_of
 from tests.implicit_rnn.experiments.problems import config
 
@@ -15,17 +15,17 @@ def test_a_switch_in_a_picture_is_that_of_its_sequence_alone() -> None:
     small = config()
     trainer = trainer_of(small)
     params = trainer.usable(trainer.init())
-    tested = Tested(trainer, params, small.solver)
-    assert tested.switches
-    assert np.all(tested.exact.converged)
-    assert np.all(tested.exact.residual <= tested.in_training.residual + 1e-4)
+    looked = tested.Tested(trainer, params, small.solver)
+    assert looked.switches
+    assert np.all(looked.exact.converged)
+    assert np.all(looked.exact.residual <= looked.in_training.residual + 1e-4)
 
-    number = int(np.argmin(tested.batch.length))  # padding must change nothing
-    xs, length = tested.batch.inputs[number], int(tested.batch.length[number])
+    number = int(np.argmin(looked.batch.length))  # padding must change nothing
+    xs, length = looked.batch.inputs[number], int(looked.batch.length[number])
     cell, layer = trainer.model.encoder.cells[0], params["encoder"][0]
     states, _ = implicit_rnn.implicit(cell, layer, xs[:length], rtol=1e-5)
     past = implicit_rnn.switch(cell, layer, xs[:length], states)[:, 0]
-    np.testing.assert_allclose(tested.exact.past[number, :length], past, atol=1e-3)
+    np.testing.assert_allclose(looked.exact.past[number, :length], past, atol=1e-3)
 
 
 def test_runs_that_differ_in_models_share_their_task() -> None:

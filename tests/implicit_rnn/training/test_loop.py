@@ -80,6 +80,11 @@ def test_a_damaged_last_checkpoint_costs_some_updates_and_nothing_else(
     experiments.train_run(small, folder, resume=True)
     assert "falling back to 000007" in capsys.readouterr().out
     assert rows(folder) == before
+    # Nor does a run go on from the checkpoint of another, should nothing else tell them apart.
+    (folder / "config.toml").unlink()
+    other = config("training.updates=14", "model.encoder=gru", "optimiser.rate=0.01")
+    with pytest.raises(folders.FolderError, match=r"000014 .* is that of another run"):
+        experiments.train_run(other, folder, resume=True, console=quiet())
 
 
 def test_two_runs_into_one_folder_refuse_each_other(tmp_path: Path):
