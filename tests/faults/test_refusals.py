@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from implicit_rnn.experiments.config import load as resolved
+from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.training.tables import dump
 from tests.faults.child import run, several
 from tests.implicit_rnn.experiments.problems import CONTENT
@@ -89,6 +90,9 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert message in found.sentence
         assert not found.out
     # What an editor of another system put before the first word is no error.
+    (tmp_path / "long.toml").write_bytes(b"#" * 10_000_001)
+    with pytest.raises(ConfigError, match=r"long\.toml has more than 10,000,000 bytes"):
+        resolved(tmp_path / "long.toml")
     (marked := tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbf" + dump(CONTENT).encode())
     assert resolved(marked).runs
     # Nothing was written, neither where it should have been nor anywhere else.
