@@ -17,7 +17,7 @@ help: ## list the targets
 
 install: $(VENV)/.installed ## make .venv/ with the library, editable, and its development tools
 
-run: install ## train the implicit GRU beside a bidirectional LSTM: a table, figures, report.html (ARGS="--set training.seed=1 --output runs/other")
+run: $(VENV)/.installed-library ## train the implicit GRU beside a bidirectional LSTM: a table, figures, report.html (ARGS="--set training.seed=1 --output runs/other")
 	$(BIN)/implicit-rnn train configs/biased_walk.toml --profile quick --resume $(ARGS)
 
 demo: install ## one implicit recurrence with every method, linear solver and adjoint
@@ -62,10 +62,14 @@ clean: ## remove .venv/, caches and build products; results in runs/ stay
 	rm -rf $(VENV) .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed-library: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.installed-library
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 

@@ -93,9 +93,13 @@ def main() -> None:
             keep_configuration(folder, settings.table())
         else:
             loop.run(
-                parts, folder, configuration=settings.table(), resume=True, command=command,
+                parts,
+                folder,
+                configuration=settings.table(),
+                resume=True,
+                command=command,
                 name=label,
-            )  # fmt: skip
+            )
         rows[label] = json.loads(result.read_text())
         source = task.splits["train"]
         entry = source.plan(settings.training.batch, 1, np.random.default_rng(0))[0]
@@ -125,9 +129,10 @@ def main() -> None:
         "sample": sample,
     }
     report.table(
-        "character language model", list(content["rows"][0]),
+        "character language model",
+        list(content["rows"][0]),
         [list(row.values()) for row in content["rows"]],
-    )  # fmt: skip
+    )
     print(sample)
     print("wrote", write_json(ROOT / "results" / f"{name}.json", content).relative_to(ROOT))
 

@@ -106,9 +106,10 @@ def main() -> None:
         rows.append(row)
     columns = list(rows[-1])
     report.table(
-        f"one meta-gradient, {arguments.steps:,} training steps", columns,
+        f"one meta-gradient, {arguments.steps:,} training steps",
+        columns,
         [[row.get(column) for column in columns] for row in rows],
-    )  # fmt: skip
+    )
     command = f"python -m benchmarks.hyper --steps {arguments.steps} --rounds {arguments.rounds}"
     content = report.environment(command, ["jax", "jaxlib", "numpy"])
     report.write(

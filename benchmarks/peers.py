@@ -168,9 +168,15 @@ def fixed_point_contenders(method: str, problem: Equilibrium, gradient: bool) ->
         own = solvers.picard() if method == "picard" else solvers.anderson(DEPTH)
         backward = solvers.linear.bicgstab(max_steps=MAX_STEPS)
         x, info = solvers.fixed_point(
-            equation, theta, start, method=own, rtol=tolerance, atol=0.0, max_steps=MAX_STEPS,
+            equation,
+            theta,
+            start,
+            method=own,
+            rtol=tolerance,
+            atol=0.0,
+            max_steps=MAX_STEPS,
             adjoint=solvers.adjoint.implicit(partial(backward, rtol=tolerance)),
-        )  # fmt: skip
+        )
         return x, info.evaluations
 
     def with_jaxopt(
@@ -199,9 +205,14 @@ def fixed_point_contenders(method: str, problem: Equilibrium, gradient: bool) ->
         if linear is not None:
             adjoint = optimistix.ImplicitAdjoint(linear_solver=linear(tolerance))
         solution = optimistix.fixed_point(
-            lambda x, theta: equation(theta, x), solver, start, theta, max_steps=MAX_STEPS,
-            adjoint=adjoint, throw=False,
-        )  # fmt: skip
+            lambda x, theta: equation(theta, x),
+            solver,
+            start,
+            theta,
+            max_steps=MAX_STEPS,
+            adjoint=adjoint,
+            throw=False,
+        )
         return solution.value, solution.stats["num_steps"]
 
     found = [contender(f"solvers {method}", with_ours)]

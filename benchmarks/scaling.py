@@ -9,8 +9,10 @@ memory), not what devices gain. Beside the time of one device stand
     strong:  the same work over D devices;     ideal on shared cores: the same time
     weak:    D times the work over D devices;  ideal on shared cores: D times the time
 
-and `overhead` is the time over that ideal. What is sent is counted in the compiled program. The
-paper model (`benchmarks/roofline.py`) takes sweeps and operations as counted here.
+and the overheads are times over that ideal: of the clock (the least of all rounds), and of the
+processor (all threads, mean of all rounds), which other programs of the machine hardly change. What
+is sent is counted in the compiled program. The paper model (`benchmarks/roofline.py`) takes sweeps
+and operations as counted here, and speeds as assumed or, for processors, as measured.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +34,7 @@ from jax.sharding import AxisType
 
 import implicit_rnn
 import solvers
-from benchmarks import report, roofline, timing
+from benchmarks import report, roofline
 from benchmarks.sent import sent
 from implicit_rnn import models, training
 from implicit_rnn.training import ParallelSettings, TrainingSettings
@@ -41,12 +44,12 @@ WORKS = ("update, strong", "update, weak", "solve, strong", "solve, weak")
 INPUTS, RTOL = 16, 1e-3
 
 
-def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, tuple]:
+def update(devices: int, batch: int, steps: int, hidden: int) -> tuple[Callable, tuple]:
     """One update of a tagger on a batch over so many devices."""
     random = np.random.default_rng(0)
-    inputs = random.normal(size=(batch, time, INPUTS)).astype(np.float32)
+    inputs = random.normal(size=(batch, steps, INPUTS)).astype(np.float32)
     examples = training.Examples(
-        inputs, (inputs[..., 0] > 0).astype(np.int32), np.full(batch, time, np.int32)
+        inputs, (inputs[..., 0] > 0).astype(np.int32), np.full(batch, steps, np.int32)
     )
 
     class Task:
@@ -63,11 +66,11 @@ def update(devices: int, batch: int, time: int, hidden: int) -> tuple[Callable, 
     return parts.step, (parts.init, loaded)
 
 
-def solve(devices: int, time: int, hidden: int) -> tuple[Callable, tuple]:
+def solve(devices: int, steps: int, hidden: int) -> tuple[Callable, tuple]:
     """A solve of one sequence over so many devices, its gradient, and what both solves took."""
     cell = implicit_rnn.cells.igru(hidden)
     params = cell.init(jax.random.key(0), INPUTS)
-    xs = jax.random.normal(jax.random.key(1), (time, INPUTS))
+    xs = jax.random.normal(jax.random.key(1), (steps, INPUTS))
     mesh = jax.make_mesh((devices,), ("time",), (AxisType.Auto,), devices=jax.devices()[:devices])
 
     def loss(params: Any, xs: jax.Array, probe: Any) -> tuple[jax.Array, Any]:
@@ -79,29 +82,30 @@ def solve(devices: int, time: int, hidden: int) -> tuple[Callable, tuple]:
     return jax.jit(jax.grad(loss, (0, 2), has_aux=True)), (params, xs, solvers.adjoint_probe())
 
 
-def counted(hidden: int, time: int = 512) -> dict[str, float]:
-    """Sweeps of a solve, forwards and backwards, and operations a step of an evaluation."""
-    run, given = solve(1, time, hidden)
+def counted(hidden: int, steps: int = 512) -> dict[str, float]:
+    """Sweeps forwards and backwards, operations a step of an evaluation, and seconds of a solve."""
+    run, given = solve(1, steps, hidden)
     (_, seen), info = run(*given)
     cell = implicit_rnn.cells.igru(hidden)
-    xi, states = cell.project(given[0], given[1]), jnp.zeros((time + 2, hidden))
+    xi, states = cell.project(given[0], given[1]), jnp.zeros((steps + 2, hidden))
     analysis = jax.jit(cell.sweep).lower(given[0], xi, states).compile().cost_analysis()
     return {
         "forward": float(info.steps), "backward": float(seen.steps),
-        "operations": analysis["flops"] / time,
+        "operations": analysis["flops"] / steps, "steps": steps,
+        "seconds": 1e-3 * timed(lambda: run(*given), 7)["least_ms"],
     }  # fmt: skip
 
 
-def updates(step: Callable, init: Callable, batch: Any) -> timing.Sampler:
-    """Samples updates, each of which uses the state before it up."""
-    state = step(init(), batch)
-
-    def call() -> jax.Array:
-        nonlocal state
-        state = step(state, batch)
-        return state.loss
-
-    return timing.stopwatch(call)
+def timed(call: Callable[[], Any], rounds: int) -> dict[str, float]:
+    """Milliseconds of a call that is compiled and warm: of the clock, and of all threads."""
+    jax.block_until_ready(call())
+    clock, processor = [], time.process_time()
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        jax.block_until_ready(call())
+        clock.append(1e3 * (time.perf_counter() - begin))
+    busy = 1e3 * (time.process_time() - processor) / rounds
+    return {"ms": statistics.median(clock), "least_ms": min(clock), "processor_ms": busy}
 
 
 def row(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any]:
@@ -112,14 +116,26 @@ def row(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any]:
     found: dict[str, Any] = {"work": work, "devices": devices}
     if work.startswith("update"):
         step, (init, batch) = update(devices, size, 40, settings["hidden"])
-        sampler, counts = updates(step, init, batch), sent(step, init(), batch)
+        state = init()
+        program = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+
+        def call() -> Any:
+            nonlocal state  # each update uses the state before it up
+            state = program(state, batch)
+            return state.loss
+
+        took = timed(call, settings["rounds"])
+        solves = float(state.totals["solves"])
+        for name in ("forward", "backward"):
+            found[f"{name}_sweeps"] = float(state.totals[f"{name}_steps"]) / solves
     else:
         run, given = solve(devices, size, settings["hidden"])
-        sampler, counts = timing.stopwatch(run, *given), sent(run, *given)
-        (_, seen), info = run(*given)
-        found |= {"sweeps": int(info.steps), "backward_sweeps": int(seen.steps)}
-    timed = timing.interleaved({work: sampler}, settings["rounds"])[work]
-    return found | {"ms": 1e3 * timed.median, "least_ms": 1e3 * timed.minimum} | counts
+        program = run.lower(*given).compile()
+        took = timed(lambda: program(*given), settings["rounds"])
+        (_, seen), info = program(*given)
+        found |= {"forward_sweeps": float(info.steps), "backward_sweeps": float(seen.steps)}
+    # A program for a mesh of one device has collectives too, which send nothing.
+    return found | took | sent(program.as_text() if devices > 1 else "")
 
 
 def measured(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any]:
@@ -138,11 +154,12 @@ def measured(work: str, devices: int, settings: dict[str, int]) -> dict[str, Any
 
 
 def overheads(rows: list[dict[str, Any]]) -> None:
-    """Writes into each row its time over the ideal one, by the row of one device."""
-    alone = {row["work"]: row["ms"] for row in rows if row["devices"] == 1}
+    """Writes into each row its times over the ideal ones, by the row of one device."""
+    alone = {row["work"]: row for row in rows if row["devices"] == 1}
     for found in rows:
-        ideal = alone[found["work"]] * (found["devices"] if found["work"].endswith("weak") else 1)
-        found["overhead"] = found["ms"] / ideal
+        times = found["devices"] if found["work"].endswith("weak") else 1
+        for name, key in (("overhead", "least_ms"), ("processor_overhead", "processor_ms")):
+            found[name] = found[key] / (alone[found["work"]][key] * times)
 
 
 def campaign(settings: dict[str, int], anew: bool) -> list[dict[str, Any]]:
@@ -162,21 +179,26 @@ def campaign(settings: dict[str, int], anew: bool) -> list[dict[str, Any]]:
             print(json.dumps(rows[-1]), flush=True)
             report.write("scaling", content | settings | {"rows": rows})
     counts = counted(200)
-    efficiency = roofline.table(counts, 200, INPUTS)
+    speed = roofline.work(counts) * counts["steps"] / counts["seconds"]
+    machines = {
+        "accelerators": roofline.ACCELERATORS,
+        f"processors of {speed / 1e9:.3g} Gflop/s": roofline.processors(speed),
+    }
+    tables = {name: roofline.table(one, counts, 200, INPUTS) for name, one in machines.items()}
+    assumed = {name: one._asdict() for name, one in machines.items()}
     report.write("scaling", content | settings | {
-        "rows": rows, "counted": counts, "assumed": roofline.ASSUMED, "model": efficiency,
+        "rows": rows, "counted": counts, "assumed": assumed, "model": tables,
     })  # fmt: skip
     columns = list(dict.fromkeys(key for found in rows for key in found))
     report.table(
         f"virtual devices on {os.cpu_count()} cores", columns,
         [[found.get(column, "") for column in columns] for found in rows],
     )  # fmt: skip
-    report.table(
-        "efficiency by the paper model, hidden 200", list(efficiency[0]),
-        [list(line.values()) for line in efficiency],
-    )  # fmt: skip
-    worst = statistics.median(found["overhead"] for found in rows if found["devices"] == 8)
-    print(f"overhead of 8 virtual devices: {worst:.2f} (median of {len(WORKS)} kinds of work)")
+    for name, lines in tables.items():
+        report.table(
+            f"efficiency by the paper model, hidden 200, {name}", list(lines[0]),
+            [list(line.values()) for line in lines],
+        )  # fmt: skip
     return rows
 
 
@@ -186,7 +208,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="examples of an update, strong")
     parser.add_argument("--time", type=int, default=2048, help="steps of a solve, strong")
     parser.add_argument("--hidden", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--anew", action="store_true", help="measure what is there again")
     parser.add_argument("--row", choices=WORKS, help=argparse.SUPPRESS)
     parser.add_argument("--devices", type=int, default=1, help=argparse.SUPPRESS)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
-
-import jax
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"f64": 8, "s64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "pred": 1}
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|branch_computations)=\{?([%\w., -]+)")
 
 
-def sent(function: Callable, *arguments: Any) -> dict[str, int]:
-    """Collective operations, and bytes of their results, of `function(*arguments)`.
+def sent(text: str) -> dict[str, int]:
+    """Collective operations, and bytes of their results, of a compiled program.
+
+    Args:
+      text: what its `as_text` gives.
 
     Returns:
       `operations` and `bytes` outside of loops, and `loop_operations` and `loop_bytes`: those of
       one pass of every loop of the program.
     """
-    text = jax.jit(function).lower(*arguments).compile().as_text()
     parts = computations(text)
     inside = _reached(parts, re.findall(r"body=%?([\w.-]+)", text))
     found = {"operations": 0, "bytes": 0, "loop_operations": 0, "loop_bytes": 0}

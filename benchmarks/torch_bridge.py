@@ -53,8 +53,10 @@ class TorchPeer:
         script = Path(__file__).with_name("torch_peer.py")
         self._process = subprocess.Popen(
             [self._python, "-W", "ignore", str(script), str(path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.greeting = self._read()
         return self
 

@@ -124,9 +124,14 @@ def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Exam
 
     def objective(params: Any, probe: Any, batch: Examples, start: Any, last: jax.Array):
         states, info = recipe.solve(
-            cell, params["layer"], batch.inputs, length=batch.length, start=start, loss=last,
+            cell,
+            params["layer"],
+            batch.inputs,
+            length=batch.length,
+            start=start,
+            loss=last,
             probe=probe,
-        )  # fmt: skip
+        )
         loss, _ = readout_loss(readout(params["read"], states), batch)
         extra = 0.0
         if trial.penalty:
@@ -184,9 +189,13 @@ def train_implicit(trial: Trial, width: int, updates: int, seed: int, data: Exam
     log_array = np.array(log)
     finite = bool(all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params)))
     return Run(
-        params, *log_array.T[[1, 2, 3, 4, 5, 6, 7]], 1e3 * np.array(times), log_array[:, 0],
-        int(state.total_notfinite), finite,
-    )  # fmt: skip
+        params,
+        *log_array.T[[1, 2, 3, 4, 5, 6, 7]],
+        1e3 * np.array(times),
+        log_array[:, 0],
+        int(state.total_notfinite),
+        finite,
+    )
 
 
 def test_implicit(trial: Trial, width: int, params: Any, data: Examples) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import math
+import io
 import os
 import shlex
 import signal
@@ -13,20 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from implicit_rnn.experiments.arguments import at_least, finite
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `implicit-rnn`; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(arguments)
     options.command_line = shlex.join(["implicit-rnn", *arguments])
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are any bytes
     try:
         from implicit_rnn.experiments.ending import ended_by_signals
 
         with ended_by_signals():
-            from implicit_rnn.experiments import commands  # here: --help does not wait for jax
+            from implicit_rnn.experiments import (  # here: --help does not wait for jax
+                commands,
+                programs,
+            )
 
+            programs.keep()
             code = getattr(commands, options.handler)(options)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by who called
+                sys.stdout.flush()
             return code
     except KeyboardInterrupt as error:
         number = signal.Signals(error.args[0] if error.args else signal.SIGINT)
@@ -52,6 +61,8 @@ def sentence(error: Exception) -> str | None:
 
     if isinstance(error, OSError) or type(error).__module__.startswith("implicit_rnn"):
         return in_words(error)
+    if isinstance(error, UnicodeEncodeError):
+        return f"what is to be printed has no words in {error.encoding}: set PYTHONIOENCODING=utf-8"
     if isinstance(error, MemoryError) or "Out of memory" in str(error):
         return f"there is not enough memory ({error}): ask for less (task, model, training.batch)"
     return None
@@ -98,9 +109,11 @@ def _add_demo(commands: Any) -> None:
     command.add_argument(
         "--output", type=Path, default=Path("runs/demo"), metavar="DIR", help="where files go"
     )
-    command.add_argument("--seed", type=_at_least(0), default=0, help="of parameters and inputs")
-    command.add_argument("--time", type=_at_least(1), default=64, help="length of the sequence")
-    command.add_argument("--width", type=_at_least(1), default=16, help="channels of the state")
+    command.add_argument(
+        "--seed", type=at_least(0, 2**31 - 1), default=0, help="of parameters and inputs"
+    )
+    command.add_argument("--time", type=at_least(1), default=64, help="length of the sequence")
+    command.add_argument("--width", type=at_least(1), default=16, help="channels of the state")
     command.set_defaults(handler="demo")
 
 
@@ -134,7 +147,7 @@ def _add_train(commands: Any) -> None:
     command.add_argument("--resume", action="store_true", help="go on where the folder's runs are")
     command.add_argument(
         "--profile-trace",
-        type=_at_least(1),
+        type=at_least(1),
         default=0,
         metavar="N",
         help="trace N updates of every run for a profiler, into profile/ of its folder",
@@ -153,13 +166,13 @@ def _add_train(commands: Any) -> None:
     )
     command.add_argument(
         "--processes",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="with --distributed: how many there are; default: $JAX_NUM_PROCESSES",
     )
     command.add_argument(
         "--process",
-        type=_at_least(0),
+        type=at_least(0),
         metavar="I",
         help="with --distributed: which one this is, from 0; default: $JAX_PROCESS_ID",
     )
@@ -218,7 +231,7 @@ def _add_starts(commands: Any) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")
     command.add_argument("--split", default="test", help="train, valid or test (%(default)s)")
     command.add_argument(
-        "--draws", type=_at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
+        "--draws", type=at_least(0), default=4, metavar="N", help="random starts (%(default)s)"
     )
     command.add_argument("--output", type=Path, metavar="FILE", help="a JSON file for the table")
     command.set_defaults(handler="starts")
@@ -292,48 +305,25 @@ def _add_data(commands: Any) -> None:
 def _add_search(command: argparse.ArgumentParser, beam: int | None) -> None:
     command.add_argument(
         "--average",
-        type=_at_least(0),
+        type=at_least(0),
         default=0,
         metavar="N",
         help="the mean of the last N checkpoints in place of the best one",
     )
     command.add_argument(
         "--beam",
-        type=_at_least(1),
+        type=at_least(1),
         default=beam,
         metavar="N",
         help="how many translations beam search keeps" + (f" ({beam})" if beam else ""),
     )
     command.add_argument(
         "--length-penalty",
-        type=_finite,
+        type=finite,
         default=0.6,
         metavar="A",
         help="long translations are ranked by log p / ((5 + length) / 6)^A (0.6)",
     )
-
-
-def _at_least(least: int):
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
-        return value
-
-    return parse
-
-
-def _finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"must be a finite number, got {text}")
-    return value
 
 
 def _version() -> str:

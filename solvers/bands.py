@@ -77,9 +77,9 @@ def tridiagonal_solve(
 
     Args:
       lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
-      algorithm: `"thomas"` (two loops; O(time) work and depth) or `"cyclic"` (cyclic reduction;
-        O(time) work, O(log time) depth). By default the platform the program is lowered for
-        decides: the loops on CPU, cyclic reduction elsewhere.
+      algorithm: `"thomas"` (two loops; O(time) work and depth) or `"cyclic"` (parallel cyclic
+        reduction; O(time log time) work, O(log time) depth). By default the platform the
+        program is lowered for decides: the loops on CPU, cyclic reduction elsewhere.
     """
     shapes = {jnp.shape(a) for a in (lower, diagonal, upper, rhs)}
     if len(shapes) != 1 or not jnp.ndim(rhs):
@@ -186,15 +186,17 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     time, zero = rhs.shape[0], jnp.zeros_like(rhs[0])
 
     def row(array: jax.Array, t: jax.Array) -> jax.Array:
-        return lax.dynamic_index_in_dim(array, t, keepdims=False)
+        return lax.dynamic_index_in_dim(array, t, keepdims=False, allow_negative_indices=False)
+
+    def written(array: jax.Array, row: jax.Array, t: jax.Array) -> jax.Array:
+        return lax.dynamic_update_index_in_dim(array, row, t, 0, allow_negative_indices=False)
 
     def eliminate(t: jax.Array, carry: tuple) -> tuple:
         factor, value, factors, values = carry
         below = row(lower, t)
         pivot = 1 / (row(diagonal, t) - below * factor)
         factor, value = row(upper, t) * pivot, (row(rhs, t) - below * value) * pivot
-        factors = lax.dynamic_update_index_in_dim(factors, factor, t, 0)
-        return factor, value, factors, lax.dynamic_update_index_in_dim(values, value, t, 0)
+        return factor, value, written(factors, factor, t), written(values, value, t)
 
     start = (zero, zero, jnp.empty_like(rhs), jnp.empty_like(rhs))
     _, _, factors, values = lax.fori_loop(0, time, eliminate, start)
@@ -203,33 +205,35 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
         x, values = carry
         t = time - 1 - step
         x = row(values, t) - row(factors, t) * x
-        return x, lax.dynamic_update_index_in_dim(values, x, t, 0)
+        return x, written(values, x, t)
 
     return lax.fori_loop(0, time, substitute, (zero, values))[1]
 
 
 def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:
-    """Eliminates every second unknown, solves the half-size system, substitutes back."""
-    time = rhs.shape[0]
-    if time == 1:
-        return rhs / diagonal
-    if time % 2:  # an empty equation x = 0 makes the number even
-        zero = jnp.zeros_like(rhs[:1])
-        upper = upper.at[-1].set(0)
-        bands = [jnp.concatenate([a, zero]) for a in (lower, upper, rhs)]
-        padded = jnp.concatenate([diagonal, jnp.ones_like(zero)])
-        return _cyclic(bands[0], padded, bands[1], bands[2])[:-1]
+    """Every level couples unknowns over twice the distance of the last, until none is coupled.
 
-    (a, b, c, d), (a1, b1, c1, d1) = (
-        [band[parity::2] for band in (lower, diagonal, upper, rhs)] for parity in (0, 1)
-    )
-    # The even unknown after each odd one; the last odd one has none.
-    a2, b2, c2, d2 = (jnp.concatenate([x[1:], fill(x[:1])]) for x, fill in zip(
-        (a, b, c, d), (jnp.zeros_like, jnp.ones_like, jnp.zeros_like, jnp.zeros_like), strict=True
-    ))  # fmt: skip
-    before, after = a1 / b, c1 / b2
-    odd = _cyclic(
-        -before * a, b1 - before * c - after * a2, -after * c2, d1 - before * d - after * d2
-    )
-    even = (d - a * _shift(odd, 1) - c * odd) / b
-    return jnp.stack([even, odd], axis=1).reshape(rhs.shape)
+    With `x[t] = a[t] x[t-s] + c[t] x[t+s] + d[t]` put into itself for both neighbours,
+
+        (1 - a[t] c[t-s] - c[t] a[t+s]) x[t]
+            = a[t] a[t-s] x[t-2s] + c[t] c[t+s] x[t+2s] + d[t] + a[t] d[t-s] + c[t] d[t+s].
+
+    All levels have the same shapes: the program is one of them, in a loop.
+    """
+    time = rhs.shape[0]
+
+    def level(number: jax.Array, rows: jax.Array) -> jax.Array:
+        around = [(time, time, 0) if axis == 1 else (0, 0, 0) for axis in range(rows.ndim)]
+        wide = lax.pad(rows, jnp.zeros((), rows.dtype), around)
+        distance = 1 << number
+        before, after = (
+            lax.dynamic_slice_in_dim(wide, start, time, 1, allow_negative_indices=False)
+            for start in (time - distance, time + distance)
+        )
+        a, c, d = rows
+        rest = d + a * before[2] + c * after[2]
+        pivot = 1 - a * before[1] - c * after[0]
+        return jnp.stack([a * before[0], c * after[1], rest]) / pivot
+
+    rows = jnp.stack([-lower, -upper, rhs]) / diagonal
+    return lax.fori_loop(0, (time - 1).bit_length(), level, rows)[2]

@@ -14,9 +14,12 @@ def on_devices(root: Path, name: str) -> None:
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "slow or not slow"]
     done = subprocess.run(
-        [*command, str(root / "tests" / "devices" / name)], cwd=root, capture_output=True,
-        text=True, env=os.environ | {"XLA_FLAGS": flags},
-    )  # fmt: skip
+        [*command, str(root / "tests" / "devices" / name)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"XLA_FLAGS": flags},
+    )
     assert done.returncode == 0, done.stdout[-5000:]
 
 

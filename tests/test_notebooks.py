@@ -21,9 +21,17 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 def test_there_are_notebooks() -> None:
     names = {path.stem for path in paths()}
     assert names == {
-        "equilibrium_layer", "exercises", "flax_classifier", "hyperparameters", "quickstart",
-        "recurrent_backprop", "solvers", "tagging", "xrnn",
-    }  # fmt: skip
+        "equilibrium_layer",
+        "exercises",
+        "flax_classifier",
+        "hyperparameters",
+        "own_network",
+        "quickstart",
+        "recurrent_backprop",
+        "solvers",
+        "tagging",
+        "xrnn",
+    }
 
 
 # Trainings, which are tested elsewhere as well.

@@ -114,6 +114,10 @@ for adjoint in ("implicit", "tangent", "one_step"):
     loss = lambda t: solvers.fixed_point(f, t, jnp.zeros(3), adjoint=adjoint)[0].sum()
     assert np.isfinite(jax.grad(loss)(jnp.float32(0.5))), adjoint
 from implicit_rnn.nn import linen, nnx
+from implicit_rnn.experiments.translation import bpe, moses, use
+assert bpe.learn(["low low low lower", "lower lot low low"], 2) == [("l", "o"), ("lo", "w ")]
+assert moses.readable(moses.escaped("It's late.", "en"), "en") == "it's late."
+assert use.bleu(["a b c d e"], ["a b c d e"])[0] > 99.9
 config, output = sys.argv[1:]
 for words in (["list"], ["train", config, "--output", output], ["evaluate", output],
               ["train", config, "--output", output, "--resume"], ["plot", output]):
@@ -123,17 +127,19 @@ for words in (["list"], ["train", config, "--output", output], ["evaluate", outp
 
 @pytest.mark.slow
 def test_the_lowest_declared_versions_install_and_work(root: Path, tmp_path: Path) -> None:
-    """A new environment with the lowest version of everything that is needed to run."""
+    """A new environment with the lowest version of everything that is needed to run, translate."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    needed = [_BOUNDS.fullmatch(text) for text in project["dependencies"]]
+    extra = project["optional-dependencies"]["translation"]
+    needed = [_BOUNDS.fullmatch(text) for text in [*project["dependencies"], *extra]]
     home = tmp_path / "environment"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
     install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     done = subprocess.run(
         [*install, *(f"{found[1]}=={found[2]}" for found in needed if found)],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     if "Could not fetch URL" in done.stderr or "Temporary failure" in done.stderr:
         pytest.skip("no package index can be reached")
     assert not done.returncode, done.stderr[-3000:]
@@ -141,7 +147,10 @@ def test_the_lowest_declared_versions_install_and_work(root: Path, tmp_path: Pat
     (tmp_path / "small.toml").write_text(dump(content))
     own = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
-        [python, "-c", SMOKE, tmp_path / "small.toml", tmp_path / "out"], cwd=tmp_path,
-        env=own | {"PYTHONPATH": str(root)}, capture_output=True, text=True,
-    )  # fmt: skip
+        [python, "-c", SMOKE, tmp_path / "small.toml", tmp_path / "out"],
+        cwd=tmp_path,
+        env=own | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
     assert not done.returncode, done.stdout[-500:] + done.stderr[-3000:]

@@ -29,7 +29,7 @@ def converted(path: Path) -> tuple[str, dict[str, bytes]]:
             if "image/png" in data:
                 name = f"{path.stem}-{len(pictures) + 1}.png"
                 pictures[name] = base64.b64decode(data["image/png"])
-                parts.append(f"![what the code above draws]({name})")
+                parts.append(f"[![what the code above draws]({name})]({name})")  # opens in full
             elif output.output_type == "stream" or "text/plain" in data:
                 text = output.get("text") or data["text/plain"]
                 parts.append(f"```text\n{text.rstrip()}\n```")

@@ -62,10 +62,13 @@ def members(namespace: str) -> dict[str, griffe.Object]:
     """
     module, read = importlib.import_module(namespace), module_of(namespace)
     names = getattr(module, "__all__", None) or [
-        name for name, found in read.members.items()
-        if not name.startswith("_") and not found.is_alias and not found.is_module
+        name
+        for name, found in read.members.items()
+        if not name.startswith("_")
+        and not found.is_alias
+        and not found.is_module
         and not (found.is_attribute and not found.docstring)
-    ]  # fmt: skip
+    ]
     found = {}
     for name in sorted(names, key=lambda name: (name.lower(), name)):
         thing = getattr(module, name)
@@ -148,9 +151,11 @@ def _gaps(full: str, obj: griffe.Object) -> list[str]:
     return [
         f"{full}.{name} has no docstring ({obj.relative_filepath}:{member.lineno})"
         for name, member in obj.members.items()
-        if member.is_function and not member.docstring
-        and not name.startswith("_") and name not in inherited
-    ]  # fmt: skip
+        if member.is_function
+        and not member.docstring
+        and not name.startswith("_")
+        and name not in inherited
+    ]
 
 
 def _experiments() -> str:

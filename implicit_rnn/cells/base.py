@@ -40,6 +40,10 @@ class Cell(NamedTuple):
       split_step: `(params, xi_t, state) -> (state_t, retention)`, for causal cells: the step, and
         by how much it keeps each entry of the state it is given, all else equal. What the bands
         of `implicit(cell)` are made of.
+      step_with: `(params, xi_t, state, multiply) -> state_t`: the step of a causal cell, with
+        `multiply(x, weights)` for each of its products of something that depends on the state with
+        a matrix that does not. With it the gradient by these matrices is made of all steps at once
+        (`cells/deferred.py`).
       at_rest: `(params, xi)` to what `split_step`, or `sweep`, gives where every neighbour is zero.
         It needs no product with a recurrent matrix: the first sweep of a solve is all but free.
       causal_step: `(params, xi_t, previous state) -> state_t`, for cells that look ahead: the step
@@ -74,6 +78,7 @@ class Cell(NamedTuple):
     sweep: Callable[[Params, Any, State], tuple[State, Bands]] | None = None
     bands: Callable[[Params, Any, State], Bands] | None = None
     split_step: Callable[[Params, Any, State], tuple[State, State]] | None = None
+    step_with: Callable[..., State] | None = None
     at_rest: Callable[[Params, Any], tuple[State, Any]] | None = None
     causal_step: Callable[[Params, Any, State], State] | None = None
     bounds: Any = None

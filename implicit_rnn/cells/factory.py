@@ -21,7 +21,7 @@ _COMMON = {
 }  # fmt: skip
 _TYPED = (
     "project", "step", "initial_state", "final_state", "sweep", "bands", "split_step", "at_rest",
-    "causal_step", "switch", "run",
+    "causal_step", "switch", "run", "step_with",
 )  # fmt: skip
 
 

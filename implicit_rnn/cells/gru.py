@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -55,14 +56,16 @@ def gru(
     def project(params: Params, x: jax.Array) -> jax.Array:
         return affine(x, params["input"], params["bias"])
 
-    def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        products = product(h, params["recurrent" if after else "gates"])
+    def split_step(
+        params: Params, xi: jax.Array, h: jax.Array, multiply: Callable = product
+    ) -> tuple[jax.Array, jax.Array]:
+        products = multiply(h, params["recurrent" if after else "gates"])
         gates = jax.nn.sigmoid(xi[..., : 2 * d] + products[..., : 2 * d])
         z, r = gates[..., :d], gates[..., d:]
         if after:
             recurrent = r * (products[..., 2 * d :] + params["candidate_bias"])
         else:
-            recurrent = product(r * h, params["candidate"])
+            recurrent = multiply(r * h, params["candidate"])
         candidate = jnp.tanh(xi[..., 2 * d :] + recurrent)
         return h + z * (candidate - h), 1 - z
 
@@ -84,6 +87,7 @@ def gru(
         output=lambda h: h,
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
+        step_with=lambda *at: split_step(*at)[0],
         at_rest=at_rest,
         remember=remember,
         bounds={"recurrent": 4.0} if after else {"gates": 8.0, "candidate": 4.0},

@@ -77,8 +77,10 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
     def project(params: Params, x: jax.Array) -> jax.Array:
         return affine(x, params["input"], params["bias"])
 
-    def split_step(params: Params, xi: jax.Array, state: LSTMState) -> tuple[LSTMState, LSTMState]:
-        return update(xi + product(state.h, params["recurrent"]), state.c)
+    def split_step(
+        params: Params, xi: jax.Array, state: LSTMState, multiply: Callable = product
+    ) -> tuple[LSTMState, LSTMState]:
+        return update(xi + multiply(state.h, params["recurrent"]), state.c)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[LSTMState, LSTMState]:
         return update(xi, jnp.zeros((), xi.dtype))
@@ -101,6 +103,7 @@ def lstm(hidden_size: int, *, forget_bias: float = 1.0) -> Cell:
         output=lambda state: state.h,
         initial_state=zero_state(d),
         split_step=split_step,
+        step_with=lambda *at: split_step(*at)[0],
         at_rest=at_rest,
         remember=remember,
         bounds={"recurrent": 4.0},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -36,10 +38,12 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
     def project(params: Params, x: jax.Array) -> jax.Array:
         return affine(x, params["input"], params["bias"])
 
-    def split_step(params: Params, xi: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def split_step(
+        params: Params, xi: jax.Array, h: jax.Array, multiply: Callable = product
+    ) -> tuple[jax.Array, jax.Array]:
         gate, scores = pieces(xi, 2)
-        f = jax.nn.sigmoid(gate + product(h, params["gate"]))
-        candidate = jnp.tanh(scores + product(f * h, params["candidate"]))
+        f = jax.nn.sigmoid(gate + multiply(h, params["gate"]))
+        candidate = jnp.tanh(scores + multiply(f * h, params["candidate"]))
         return h + f * (candidate - h), 1 - f
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -59,6 +63,7 @@ def mgu(hidden_size: int, *, update_bias: float = 0.0) -> Cell:
         output=lambda h: h,
         initial_state=lambda params: jnp.zeros(d, params["bias"].dtype),
         split_step=split_step,
+        step_with=lambda *at: split_step(*at)[0],
         at_rest=at_rest,
         remember=remember,
         bounds={"gate": 8.0, "candidate": 4.0},

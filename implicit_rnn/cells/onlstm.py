@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -56,9 +58,11 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         c = kept * c + (write - both * jax.nn.sigmoid(-i)) * jnp.tanh(g)
         return LSTMState(jax.nn.sigmoid(o) * jnp.tanh(c), c), LSTMState(jnp.zeros_like(c), kept)
 
-    def split_step(params: Params, xi: jax.Array, state: LSTMState) -> tuple[LSTMState, LSTMState]:
-        gates = xi[..., : 4 * d] + product(state.h, params["recurrent"])
-        return update(gates, xi[..., 4 * d :] + product(state.h, params["master"]), state.c)
+    def split_step(
+        params: Params, xi: jax.Array, state: LSTMState, multiply: Callable = product
+    ) -> tuple[LSTMState, LSTMState]:
+        gates = xi[..., : 4 * d] + multiply(state.h, params["recurrent"])
+        return update(gates, xi[..., 4 * d :] + multiply(state.h, params["master"]), state.c)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[LSTMState, LSTMState]:
         return update(xi[..., : 4 * d], xi[..., 4 * d :], jnp.zeros((), xi.dtype))
@@ -72,6 +76,7 @@ def onlstm(hidden_size: int, *, chunk: int = 1) -> Cell:
         output=lambda state: state.h,
         initial_state=zero_state(d),
         split_step=split_step,
+        step_with=lambda *at: split_step(*at)[0],
         at_rest=at_rest,
         bounds={"recurrent": 4.0},
     )

@@ -65,15 +65,16 @@ def convolved(
     return sums, tuple(waiting)
 
 
-def in_chunks(run: Run, size: int) -> Run:
-    """The same run, `size` steps at a time: a gradient keeps the states between, no more.
+def in_chunks(run: Run, size: int, *, recompute: bool = True) -> Run:
+    """The same run, `size` steps at a time.
 
-    It recomputes what is in a chunk, which is small enough to stay in a processor's cache where
-    whole sequences of every intermediate value would pass through memory.
+    A chunk is small enough to stay in a processor's cache where whole sequences of every
+    intermediate value would pass through memory.
 
     Args:
       run: as `Cell.run`; it must not need the whole sequence.
       size: steps a chunk.
+      recompute: a gradient keeps the states between chunks, no more, and recomputes the rest.
     """
 
     def chunked(
@@ -90,7 +91,8 @@ def in_chunks(run: Run, size: int) -> Run:
             outputs, last = run(params, row[0], state, row[1], reverse)
             return last, outputs
 
-        body = jax.checkpoint(body, prevent_cse=False)
+        if recompute:
+            body = jax.checkpoint(body, prevent_cse=False)
         last, outputs = lax.scan(body, state, (rows, lengths), reverse=reverse)
         return outputs.reshape(count * size, -1)[:time], last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -72,8 +73,10 @@ def rnn(
         o = affine(h, params["output"], params["output_bias"])
         return OutputState(h, o), OutputState(jnp.zeros_like(h), jnp.zeros_like(o))
 
-    def split_step(params: Params, xi: jax.Array, state: jax.Array | OutputState) -> tuple:
-        return update(params, xi + product(output(state), params["recurrent"]))
+    def split_step(
+        params: Params, xi: jax.Array, state: jax.Array | OutputState, multiply: Callable = product
+    ) -> tuple:
+        return update(params, xi + multiply(output(state), params["recurrent"]))
 
     def output(state: jax.Array | OutputState) -> jax.Array:
         return state.o if isinstance(state, OutputState) else state
@@ -91,6 +94,7 @@ def rnn(
         output=output,
         initial_state=initial_state,
         split_step=split_step,
+        step_with=lambda *at: split_step(*at)[0],
         at_rest=update,
         bounds={"recurrent": 0.9} | ({"output": 1.0} if output_recurrence else {}),
     )

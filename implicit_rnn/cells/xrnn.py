@@ -176,9 +176,17 @@ def _cell(
     weights, activation = weighing(recursion, own.squash), candidate_of(own.candidate)
     memory = own.carries == "memory"
     unit = Unit(
-        hidden_size, depth, made, weights, activation, own.skip, memory, keep, own.combine,
+        hidden_size,
+        depth,
+        made,
+        weights,
+        activation,
+        own.skip,
+        memory,
+        keep,
+        own.combine,
         own.shared,
-    )  # fmt: skip
+    )
     if keep == "chunks" and unit.whole:
         raise ValueError("static recursion needs the whole sequence: it cannot go in chunks")
     return Cell(

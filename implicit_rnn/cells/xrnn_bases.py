@@ -14,7 +14,7 @@ from implicit_rnn.cells.gru import gru
 from implicit_rnn.cells.lstm import lstm
 from implicit_rnn.cells.recurrence import convolved
 from implicit_rnn.cells.rnn import rnn
-from implicit_rnn.cells.scan import masked_scan, start_state
+from implicit_rnn.cells.scan import run_cell, start_state
 
 Bias = float | Sequence[float]
 Scores = tuple[jax.Array, ...]  # of the forget gate, the output gate and the candidate
@@ -260,18 +260,22 @@ def of_two_ways(cell: Cell) -> Base:
 
     bounds = dict.fromkeys(("ahead", "back"), cell.bounds) if cell.bounds else {}
     return Base(
-        init, lambda params, x: (), step, lambda params: (), run, bounds,
-        splits=False, rests=False, whole=True,
-    )  # fmt: skip
+        init,
+        lambda params, x: (),
+        step,
+        lambda params: (),
+        run,
+        bounds,
+        splits=False,
+        rests=False,
+        whole=True,
+    )
 
 
 def _read(cell: Cell, params: Params, xs: jax.Array, length: jax.Array, reverse: bool) -> jax.Array:
     """The outputs of a cell over a sequence, from its own initial state."""
     start = start_state(cell, params, xs, None)
-    if cell.run is not None:
-        return cell.run(params, xs, start, length, reverse)[0]
-    states, _ = masked_scan(cell.step, params, cell.project(params, xs), start, length, reverse)
-    return cell.output(states)
+    return run_cell(cell, params, xs, start, length, reverse)[0]
 
 
 def _turned(cell: Cell, params: Params, xi: Any, state: Any) -> tuple[State, State]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from implicit_rnn.experiments.options import ConfigError
+from implicit_rnn.experiments.options import ConfigError, named
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -39,12 +39,16 @@ def _train(options: argparse.Namespace) -> int:
     from implicit_rnn.experiments import train as training
     from implicit_rnn.experiments.config import load
     from implicit_rnn.experiments.configurations import located
+    from implicit_rnn.experiments.registry import Tasks
     from implicit_rnn.training.processes import first
 
     path = located(options.config)
     found = load(path, options.profile, options.settings)
-    name = path.stem + (f"-{options.profile}" if options.profile else "")
-    output = options.output or Path("runs") / name
+    output = options.output
+    if output is None:
+        stem = named(path.stem, f"{path}: what comes before .toml")
+        output = Path("runs") / (f"{stem}-{options.profile}" if options.profile else stem)
+    tasks = Tasks()
     training.train(
         found,
         output,
@@ -52,8 +56,9 @@ def _train(options: argparse.Namespace) -> int:
         only=options.only,
         profile_trace=options.profile_trace,
         command=options.command_line,
+        tasks=tasks,
     )
-    gallery = figures.Gallery()
+    gallery = figures.Gallery(tasks)
     files = [] if options.no_figures else figures.draw(output, gallery)
     page = None if options.no_figures else report_page.write(output, files, gallery)
     if first():
@@ -81,7 +86,7 @@ def evaluate(options: argparse.Namespace) -> int:
             continue
         numbers = found.evaluate(split)
         rows.append({"run": folder.name, "update": found.record["update"], **numbers})
-    return _tabled(f"{split} set", rows)
+    return _tabled(f"{split} set", rows, options.run)
 
 
 def _judge(options: argparse.Namespace) -> int:
@@ -99,7 +104,7 @@ def _judge(options: argparse.Namespace) -> int:
             _leave_out(error, folders)
             continue
         rows += [{"run": folder.name, **record} for record in records]
-    code = _tabled("translations", rows)
+    code = _tabled("translations", rows, options.run)
     if rows and (options.run / runs.MARK).exists():
         report.tabulate(options.run, report.printer())
     return code
@@ -112,13 +117,15 @@ def _leave_out(error: Exception, folders: Sequence[Path]) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 
-def _tabled(title: str, rows: list[dict[str, Any]]) -> int:
-    """Prints rows; 1 if there are none."""
+def _tabled(title: str, rows: list[dict[str, Any]], output: Path) -> int:
+    """Prints rows; without any there is nothing that a folder can be used for."""
     from implicit_rnn.experiments import report
+    from implicit_rnn.training import FolderError
 
-    if rows:
-        report.printer().print(report.table(title, rows))
-    return 0 if rows else 1
+    if not rows:
+        raise FolderError(f"{output} has no run that can be evaluated")
+    report.printer().print(report.table(title, rows))
+    return 0
 
 
 def plot(options: argparse.Namespace) -> int:
@@ -158,7 +165,7 @@ def starts(options: argparse.Namespace) -> int:
     title = f"Where solves end, {options.split} set"
     if options.output:
         write_json(options.output, {"title": title, "rows": rows})
-    return _tabled(title, rows)
+    return _tabled(title, rows, options.run)
 
 
 def tag(options: argparse.Namespace) -> int:

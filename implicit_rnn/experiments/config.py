@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -109,7 +110,7 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
       settings: `a.b=value` each, applied last; values are TOML, or plain words.
     """
     try:
-        content = tomllib.loads(Path(path).read_text("utf-8"))
+        content = tomllib.loads(_text(Path(path)))
     except FileNotFoundError:
         raise ConfigError(f"no such file: {path}") from None
     except IsADirectoryError:
@@ -119,6 +120,15 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     return resolve(content, str(path), profile, settings)
+
+
+def _text(path: Path) -> str:
+    """A file of a reasonable size, perhaps with the mark that some editors begin one with."""
+    with open(path, "rb") as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise ConfigError(f"{path} has more than {_LONGEST:,} bytes: no configuration")
+    return content.decode("utf-8-sig")
 
 
 def resolve(
@@ -178,7 +188,8 @@ def resolve(
 
 def _shown(content: Table, where: str) -> tuple[str, list[Table]]:
     """Takes title and rows of numbers out of the content of a file: what is only shown."""
-    title, paper = content.pop("title", Path(where).stem), content.pop("paper", [])
+    stem = os.fsencode(Path(where).stem).decode("utf-8", "replace")
+    title, paper = content.pop("title", stem), content.pop("paper", [])
     if not isinstance(title, str):
         raise ConfigError(f"{where}: title: a string wanted, got {title!r}")
     if not isinstance(paper, list):
@@ -202,6 +213,7 @@ def read(path: Path) -> Config:
 
 _TABLES = ("task", "model", "solver", "optimiser", "training", "parallel")
 _MOST_RUNS = 10_000
+_LONGEST = 10_000_000  # bytes
 
 
 def _checked(content: Table, where: str) -> Config:
@@ -295,6 +307,10 @@ def _merge(into: Table, other: Mapping[str, Any]) -> None:
 
 def _setting(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--set takes text in UTF-8, got {text!r}") from None
     if not sign or not key.strip():
         raise ConfigError(f"--set takes table.key=value, got {text!r}")
     try:

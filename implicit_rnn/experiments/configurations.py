@@ -7,6 +7,7 @@ from pathlib import Path
 
 import implicit_rnn
 from implicit_rnn.experiments.options import ConfigError, known
+from implicit_rnn.training.files import in_words
 
 
 def folders() -> list[Path]:
@@ -39,10 +40,15 @@ def available() -> list[Path]:
 
 
 def described() -> dict[str, str]:
-    """By name: the title, and the profiles in brackets."""
+    """By name: the title, and the profiles in brackets; what is wrong with one that has none."""
     entries = {}
     for path in available():
-        content = tomllib.loads(path.read_text())
-        profiles = ", ".join(content.get("profiles", {}))
-        entries[path.stem] = content.get("title", "") + (f" [{profiles}]" if profiles else "")
+        try:
+            content = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            entries[path.stem] = f"cannot be read: {in_words(error)}"
+            continue
+        title, profiles = str(content.get("title", "")), content.get("profiles", {})
+        names = ", ".join(profiles) if isinstance(profiles, dict) else ""
+        entries[path.stem] = title + (f" [{names}]" if names else "")
     return entries

@@ -27,6 +27,7 @@ from rich.table import Table
 
 import solvers
 from implicit_rnn.experiments import plots
+from implicit_rnn.training import FolderError
 
 INPUTS = 4
 FORWARD_STEPS = 200
@@ -247,6 +248,8 @@ def run(output: Path, seed: int = 0, time: int = 64, width: int = 16, command: s
     Returns what it wrote to `result.json`.
     """
     console, began = Console(highlight=False), clock.perf_counter()
+    if output.exists() and not output.is_dir():
+        raise FolderError(f"{output} is a file: name a folder (--output)")
     output.mkdir(parents=True, exist_ok=True)
     system = build(seed, time, width)
     console.print(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from implicit_rnn.experiments import pictures, plots, report, runs
 from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.graph import figures as graph
 from implicit_rnn.experiments.hopfield import figures as hopfield
 from implicit_rnn.experiments.hyper import figures as hyper
+from implicit_rnn.experiments.registry import Tasks
 from implicit_rnn.experiments.tagging.figures import mistaken
+from implicit_rnn.experiments.tested import Tested
 from implicit_rnn.experiments.train import restored
 from implicit_rnn.models import Tagger
 from implicit_rnn.training import CheckpointError, State, Trainer
+from implicit_rnn.training.folder import Records
 
 _OWN = (graph, hyper, hopfield)  # of models with figures of their own
 
@@ -26,30 +30,33 @@ class Shown(NamedTuple):
     label: str
     trainer: Trainer
     state: State
-    params: Any
+    tested: Tested
     kinds: dict[str, pictures.Draw]
 
 
 class Gallery:
     """Networks of an experiment, each restored, and its pictures compiled, once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks | None = None) -> None:
         self._shown: dict[Path, Shown] = {}
+        self._tasks = tasks or Tasks()
 
     def __call__(self, folder: Path) -> Shown:
         """The network of a run; raises `CheckpointError` if it cannot be read."""
         if folder not in self._shown:
             config, label = runs.configuration(folder), runs.label_of(folder)
-            trainer, state, _ = restored(config, folder)
+            trainer, state, _ = restored(config, folder, tasks=self._tasks)
             params = trainer.usable(state)
-            kinds = pictures.kinds(trainer, params, config, label)
-            self._shown[folder] = Shown(config, label, trainer, state, params, kinds)
+            tested = Tested(trainer, params, config.solver)
+            kinds = pictures.kinds(trainer, params, tested, label)
+            self._shown[folder] = Shown(config, label, trainer, state, tested, kinds)
         return self._shown[folder]
 
 
 def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
     """Draws what there is to draw into `plots/`; returns the files."""
     gallery, folders = gallery or Gallery(), runs.run_folders(output)
+    _look_at(folders)
     written = learning(output, folders) + solves(output, folders)
     for other in _OWN:
         written += other.draw(output, folders)
@@ -61,18 +68,27 @@ def draw(output: Path, gallery: Gallery | None = None) -> list[Path]:
         except CheckpointError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        config, label, trainer, state, params, kinds = shown
+        config, label, trainer, state, tested, kinds = shown
         model = trainer.model
         plotted, stem = output / "plots", f"{folder.name}_" if len(folders) > 1 else ""
         if isinstance(model, Tagger) and model.solves:
             path = plotted / f"{stem}residuals.png"
-            written.append(pictures.residuals(model, trainer, params, config, label, path))
+            written.append(pictures.residuals(tested, config.solver, label, path))
         if isinstance(model, Tagger) and trainer.task.kind == "words":
             written += mistaken(plotted, stem, model, trainer, state, config)
         for kind, show in kinds.items():
             (number,) = pictures.telling(trainer, 1)
             written.append(show(number, plotted / f"{stem}{kind}.png"))
     return written
+
+
+def _look_at(folders: list[Path]) -> None:
+    """Says what is damaged of the lines that figures are drawn from."""
+    say = partial(print, file=sys.stderr)
+    for folder in folders:
+        ended = (folder / "result.json").exists()
+        expected = runs.outcome(folder).get("lines") if ended else None
+        Records(folder / "metrics.jsonl").check(expected, say)
 
 
 def learning(output: Path, folders: list[Path]) -> list[Path]:

@@ -47,9 +47,10 @@ def show(folder: Path = Path()) -> None:
         table.add_column(no_wrap=True)
         table.add_column()
         for name, text in entries.items():
-            table.add_row(name, escape(text))
+            table.add_row(escape(name), escape(text))
         console.print(table)
     console.print('"bi" before a causal cell ("bilstm") makes an encoder of two directions')
+    console.print("implicit-rnn train CONFIGURATION --profile quick: a small run of any of them")
 
 
 def first_sentence(thing: object) -> str:

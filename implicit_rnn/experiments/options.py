@@ -151,7 +151,8 @@ def _words(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(map(repr, inner))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_words(option) for option in inner if option is not type(None))
+        # Of these, what a configuration can say: no object of a class.
+        return " or ".join(_words(option) for option in inner if _words(option) != str(option))
     if origin in (tuple, list, Sequence):
         return "a list of " + _words(inner[0])
     words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}

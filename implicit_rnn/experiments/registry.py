@@ -86,10 +86,32 @@ KINDS = {
 }
 
 
-def build(task: dict[str, Any], model: dict[str, Any]) -> tuple[Task, models.Network]:
-    """The task and the model of two checked tables."""
-    task, model = dict(task), dict(model)
-    name, made = model.pop("name"), TASKS[task.pop("name")](**task)
+class Tasks:
+    """Tasks by their tables; the last one is kept, for runs that differ in models alone."""
+
+    def __init__(self) -> None:
+        self._last: tuple[dict[str, Any], Task] | None = None
+
+    def __call__(self, table: dict[str, Any]) -> Task:
+        """The task of a checked table."""
+        if self._last is None or self._last[0] != table:
+            self._last = None  # before the next one takes memory
+            options = dict(table)
+            self._last = table, TASKS[options.pop("name")](**options)
+        return self._last[1]
+
+
+def build(
+    task: dict[str, Any], model: dict[str, Any], tasks: Tasks | None = None
+) -> tuple[Task, models.Network]:
+    """The task and the model of two checked tables.
+
+    Args:
+      task, model: the tables.
+      tasks: those made so far.
+    """
+    model, made = dict(model), (tasks or Tasks())(task)
+    name = model.pop("name")
     if KINDS[name] != made.kind:
         fitting = [key for key, kind in KINDS.items() if kind == made.kind]
         raise ValueError(

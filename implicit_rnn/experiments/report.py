@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from implicit_rnn.experiments.runs import experiment, outcome
 from implicit_rnn.training import files
 from implicit_rnn.training import folder as folders
 
+_LARGEST_EXPONENT = 700  # in double precision
 _USUAL_PENALTY = 0.6  # of long translations
 METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model has is the one to show
 
@@ -85,13 +87,25 @@ def _shown(result: dict[str, Any]) -> dict[str, float]:
     test = result["test"]
     if "translations" in result:
         scores = {_searched(record): record["bleu"] for record in result["translations"]}
-        return scores | {"test perplexity": math.exp(test["loss"])}
+        return scores | {"test perplexity": _perplexity(test["loss"])}
     for key in [key for key in METRICS if key in test][:1]:
-        beside = {"test perplexity": math.exp(test["loss"])} if key == "exact" else {}
+        beside = {"test perplexity": _perplexity(test["loss"])} if key == "exact" else {}
         beside |= {"test F1": test["f1"]} if "f1" in test else {}
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
         return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
     return {}
+
+
+def _perplexity(loss: float | None) -> float:
+    """Of a loss in nats; one that is not known, or too large to raise, has none that is finite."""
+    if loss is None:
+        return math.nan
+    return math.exp(loss) if loss < _LARGEST_EXPONENT else math.inf
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean; NaN if a value is not finite, which JSON keeps as null."""
+    return statistics.fmean(math.nan if value is None else value for value in values)
 
 
 def _searched(record: dict[str, Any]) -> str:
@@ -126,13 +140,14 @@ def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     shared = [key for key in rows[0]["metric"] if all(key in other["metric"] for other in rows)]
     for number, key in enumerate(shared):
         values = [other["metric"][key] for other in rows]
-        row[key] = statistics.fmean(values)
+        row[key] = _mean(values)
         if len(rows) > 1 and not number:
-            row["spread"] = statistics.stdev(values)
+            finite = math.isfinite(row[key])
+            row["spread"] = statistics.stdev(values) if finite else math.nan
     if len(rows) > 1:
         row["seeds"] = len(rows)
     cost: dict[str, Any] = {
-        key: statistics.fmean(other["cost"][key] for other in rows) for key in rows[0]["cost"]
+        key: _mean([other["cost"][key] for other in rows]) for key in rows[0]["cost"]
     }
     for way in ("forward", "backward"):
         if f"{way} first" in cost:
@@ -168,6 +183,8 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
         raise folders.FolderError(f"no run of {output} has finished")
     if add and path.exists():
         kept = files.read_sealed(path).get("runs", {})
+        if not isinstance(kept, dict):
+            raise folders.FolderError(f"{path} is damaged: its runs are {kept!r:.40}")
         strange = [name for name in kept if name not in mark["runs"]]
         if strange:
             raise folders.FolderError(

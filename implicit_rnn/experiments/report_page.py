@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from implicit_rnn.experiments import figures, pictures, report, runs
-from implicit_rnn.training import CheckpointError
+from implicit_rnn.training import CheckpointError, FolderError
 from implicit_rnn.training.files import read_sealed, write_text
 
 FILE = "report.html"
@@ -171,9 +171,11 @@ def _settings(folders: Sequence[Path]) -> Iterable[str]:
     yield "<h2>Configuration and versions</h2>"
     for folder in folders:
         path = folder / "run.json"
-        sessions = read_sealed(path)["sessions"] if path.exists() else []
+        sessions = read_sealed(path).get("sessions") if path.exists() else []
+        if not isinstance(sessions, list):
+            raise FolderError(f"{path} is damaged: it holds no list of sessions")
         told = json.dumps(sessions[-1], indent=1) if sessions else "not begun"
-        config = (folder / "config.toml").read_text()
+        config = (folder / "config.toml").read_text("utf-8")
         yield (
             f"<details><summary>{html.escape(runs.label_of(folder))}</summary>"
             f"<pre>{html.escape(config)}</pre><pre>{html.escape(told)}</pre></details>"

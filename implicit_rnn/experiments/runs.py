@@ -14,7 +14,11 @@ from implicit_rnn.training import folder as folders
 from implicit_rnn.training.files import read_sealed
 
 MARK = "experiment.json"
-_RESULT = ("config", "test", "parameters", "updates", "skipped", "seconds")
+_RESULT: dict[str, type] = {
+    "config": dict, "test": dict, "parameters": int, "updates": int, "skipped": int,
+    "seconds": float,
+}  # fmt: skip
+_BESIDE: dict[str, type] = {"parts": dict, "verdict": dict, "translations": list}
 
 
 def configuration(folder: Path) -> Config:
@@ -54,6 +58,14 @@ def outcome(folder: Path) -> dict[str, Any]:
     lacking = [key for key in _RESULT if key not in content]
     if lacking:
         raise folders.FolderError(f"{path} is damaged: it has no {lacking[0]}")
+    for key, kind in (_RESULT | _BESIDE).items():
+        value = content.get(key, kind())
+        if not isinstance(value, (int, float) if kind is float else kind):
+            raise folders.FolderError(f"{path} is damaged: its {key} is {value!r:.40}")
+    for numbers in (content["test"], content.get("verdict", {})):
+        for key, value in numbers.items():
+            if not isinstance(value, int | float | None):
+                raise folders.FolderError(f"{path} is damaged: its {key} is {value!r:.40}")
     return content
 
 
@@ -107,7 +119,9 @@ def mean_curves(
     lines = {}
     for name, members in groups.items():
         rows = [folders.Records(folder / "metrics.jsonl").read() for folder in members]
-        found = [[(row[over], row[key]) for row in own if key in row] for own in rows]
+        found = [
+            [(row[over], row[key]) for row in own if over in row and key in row] for own in rows
+        ]
         count = min(map(len, found))
         if count:
             x, y = np.mean([np.array(own[:count], float) for own in found], axis=0).T

@@ -13,7 +13,7 @@ from rich.console import Console
 from implicit_rnn.experiments import runs
 from implicit_rnn.experiments.config import Config, Experiment
 from implicit_rnn.experiments.options import ConfigError
-from implicit_rnn.experiments.registry import build
+from implicit_rnn.experiments.registry import Tasks, build
 from implicit_rnn.experiments.report import printer, tabulate
 from implicit_rnn.experiments.runs import MARK
 from implicit_rnn.experiments.task import Task
@@ -33,6 +33,7 @@ def train(
     profile_trace: int = 0,
     command: str = "",
     console: Console | None = None,
+    tasks: Tasks | None = None,
 ) -> list[dict[str, Any]]:
     """Trains every run of an experiment in a folder of its own, then prints and writes the table.
 
@@ -44,10 +45,12 @@ def train(
       profile_trace: as for `training.train`, of every run.
       command: recorded with every result.
       console: where to print.
+      tasks: those made so far.
 
     Returns:
       The rows of the table.
     """
+    tasks = tasks or Tasks()
     console = console or (printer() if processes.first() else Console(quiet=True))
     chosen = {
         name: config
@@ -79,6 +82,7 @@ def train(
             command=command,
             name=name,
             console=console,
+            tasks=tasks,
         )
     return tabulate(output, console) if processes.first() else []
 
@@ -113,11 +117,11 @@ def _keep(mark: Path, content: dict[str, Any], console: Console) -> None:
 
 
 def _finished(folder: Path, config: Config, console: Console) -> bool:
-    """Whether a run has its result."""
+    """Whether a run has its result; what process 0 sees counts."""
+    path = folder / "result.json"
     if processes.first():
-        _look_at(folder / "result.json", config, console)
-    processes.wait(f"the result of {folder.name}")
-    return (folder / "result.json").exists()
+        _look_at(path, config, console)
+    return processes.from_first("finished" if path.exists() else "open") == "finished"
 
 
 def _look_at(path: Path, config: Config, console: Console) -> None:
@@ -146,9 +150,10 @@ def train_run(
     command: str = "",
     name: str = "",
     console: Console | None = None,
+    tasks: Tasks | None = None,
 ) -> dict[str, Any]:
     """Trains one run in a folder (`training.train`); returns what `result.json` says."""
-    task, model = _built(config)
+    task, model = _built(config, tasks)
     with contextlib.ExitStack() as stack:
         hook = None
         if config.training.tensorboard and processes.first():
@@ -175,9 +180,9 @@ def trainer_of(config: Config) -> Trainer:
     return trainer(*_built(config), **how(config), parallel=config.parallel)
 
 
-def restored(config: Config, folder: Path, average: int = 0) -> Trained:
+def restored(config: Config, folder: Path, average: int = 0, tasks: Tasks | None = None) -> Trained:
     """What a run has learnt (`training.restore`)."""
-    return restore(*_built(config), **how(config), folder=folder, average=average)
+    return restore(*_built(config, tasks), **how(config), folder=folder, average=average)
 
 
 def how(config: Config) -> dict[str, Any]:
@@ -189,8 +194,8 @@ def how(config: Config) -> dict[str, Any]:
     }
 
 
-def _built(config: Config) -> tuple[Task, Model]:
+def _built(config: Config, tasks: Tasks | None = None) -> tuple[Task, Model]:
     try:
-        return build(config.task, config.model)
+        return build(config.task, config.model, tasks)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -16,6 +16,7 @@ from implicit_rnn.nn.batch import (
     Unrolled,
     both_ways,
     check_solved,
+    check_unrolled,
     init_both,
     named,
     solved,
@@ -79,6 +80,10 @@ class LinenImplicit(_LinenCellLayer):
 class LinenRecurrent(_LinenCellLayer):
     """A causal layer for linen: `apply(variables, xs, length, state) -> (outputs, last state)`."""
 
+    def __post_init__(self) -> None:
+        check_unrolled(self.settings, self.cell)
+        super().__post_init__()
+
     @flax.linen.compact
     def __call__(
         self, xs: jax.Array, length: jax.Array | None = None, state: State | None = None
@@ -95,6 +100,10 @@ class LinenBidirectional(_LinenLayer):
     bwd_cell: Cell
     settings: Any = NONE
     partition: Partition = NONE
+
+    def __post_init__(self) -> None:
+        check_unrolled(self.settings, self.fwd_cell, self.bwd_cell)
+        super().__post_init__()
 
     @flax.linen.compact
     def __call__(

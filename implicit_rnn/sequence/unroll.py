@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from implicit_rnn.cells.base import Cell, Params, State
-from implicit_rnn.cells.scan import masked_scan, start_state
+from implicit_rnn.cells.scan import masked_scan, run_cell, start_state
 from implicit_rnn.sequence.fit import explains_misfits
 
 
@@ -44,11 +44,12 @@ def unroll(
     """
     if cell.stencil != (-1,):
         raise ValueError(f"unroll takes a causal cell; {cell.name} looks ahead: use implicit")
+    every = length is None
     xs, length = checked(xs, length)
     start = start_state(cell, params, xs, state)
     inside = jnp.arange(xs.shape[0])[:, None] < length
-    if cell.run is not None and chunk is None and truncate is None:
-        ys, last = cell.run(params, xs, start, length, reverse)
+    if truncate is None:
+        ys, last = run_cell(cell, params, xs, start, length, reverse, every, chunk)
         return jnp.where(inside, ys, 0), last
     states, last = masked_scan(
         cell.step, params, cell.project(params, xs), start, length, reverse, chunk, truncate

@@ -21,6 +21,7 @@ from implicit_rnn.training.processes import first, wait
 
 _NUMBER = re.compile("[0-9]{6,}")
 _ITEM = "state"  # the folder of the arrays within a checkpoint
+_BEGUN = ".orbax-checkpoint-tmp"  # what orbax adds to the name of one that it is writing
 
 
 class CheckpointError(RuntimeError):
@@ -85,7 +86,8 @@ class Checkpoints:
                 content = self._writing | {"files": _checksums(path)}
                 write_json(self._seal(update), {"record": content, "sum": digest(plain(content))})
                 for seal in self.folder.glob("*.json"):
-                    if _NUMBER.fullmatch(seal.stem) and not seal.with_suffix("").exists():
+                    gone = _NUMBER.fullmatch(seal.stem) and not seal.with_suffix("").exists()
+                    if gone and self.record(int(seal.stem)):
                         seal.unlink()  # the manager has removed what it stood for
         except Exception as error:
             self._fail(update, error)
@@ -106,7 +108,7 @@ class Checkpoints:
             return self._manager
         if first():
             self.folder.mkdir(parents=True, exist_ok=True)
-            for update in self._present() - set(self.updates()):
+            for update in self._unsealed():
                 self._remove(update)
         wait("checkpoints to go on from")
         self._scores = {update: self.record(update).get("score") for update in self.updates()}
@@ -186,6 +188,7 @@ class Checkpoints:
         self, like: Any, say: Callable[[str], None]
     ) -> tuple[Any, dict[str, Any]] | None:
         """The newest state that can be read, with its record; None if there never was one."""
+        self._unsealed()  # what does not belong here is better said before than after training
         return self._first(self.updates()[::-1], like, say)
 
     def restore_best(
@@ -238,14 +241,22 @@ class Checkpoints:
     def _seal(self, update: int) -> Path:
         return self.folder / f"{update:06d}.json"
 
-    def _present(self) -> set[int]:
-        stems = {path.name.split(".")[0] for path in self.folder.glob("[0-9]*")}
-        return {int(stem) for stem in stems if _NUMBER.fullmatch(stem)}
+    def _unsealed(self) -> set[int]:
+        """Those that a save which did not end has left; an error if another's files look alike."""
+        found, sealed = set(), set(self.updates())
+        for path in self.folder.glob("[0-9]*"):
+            name, begun, _ = path.name.partition(_BEGUN)
+            if not _NUMBER.fullmatch(name) or int(name) in sealed:
+                continue
+            if not begun and not _written_by_orbax(path):
+                raise CheckpointError(f"{path} is no checkpoint: take it out of this folder")
+            found.add(int(name))
+        return found
 
     def _remove(self, update: int) -> None:
         self._seal(update).unlink(missing_ok=True)
         # Also what a kill in the middle of a save has left under another name.
-        for path in [self._path(update), *self.folder.glob(f"{self._path(update).name}.*")]:
+        for path in [self._path(update), *self.folder.glob(f"{self._path(update).name}{_BEGUN}*")]:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -257,6 +268,12 @@ class _Best(NamedTuple):
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         best = _lowest({info.step: self.scores.get(info.step) for info in checkpoints})
         return [info.step == best for info in checkpoints]
+
+
+def _written_by_orbax(path: Path) -> bool:
+    """Whether a folder is a checkpoint, perhaps a part of one, and nothing else."""
+    own = {_ITEM, "_CHECKPOINT_METADATA", "commit_success.txt"}
+    return path.is_dir() and all(entry.name.partition(_BEGUN)[0] in own for entry in path.iterdir())
 
 
 def _lowest(scores: Mapping[int, float | None]) -> int | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from implicit_rnn.training import files, processes
 from implicit_rnn.training import folder as folders
+
+# Seconds until a file that one host has written is seen by the others.
+DELAY = 10
 
 
 class Claim(NamedTuple):
@@ -43,8 +47,9 @@ def claimed(
       resume: whether the folder may hold a run already.
     """
     if not processes.first():
-        processes.wait("the folder")
-        yield Claim(configuration, folders.configuration_digest(configuration), None)
+        own = folders.configuration_digest(configuration)
+        _compare(folder, own)
+        yield Claim(configuration, own, None)
         return
     with folders.locked(folder) as hold:
         if not resume and (folder / "metrics.jsonl").exists():
@@ -55,5 +60,31 @@ def claimed(
         digest = folders.keep_configuration(folder, configuration)
         for file, content in keep.items():
             files.write_json(folder / file, content)
-        processes.wait("the folder")
+        _compare(folder, digest)
         yield Claim(configuration, digest, hold)
+
+
+def _compare(folder: Path, configuration: str) -> None:
+    """Refuses processes that were told to train something else, or do not see the folder."""
+    theirs, holder = processes.from_first(f"{configuration} {folders.holder_of(folder)}").split()
+    others = processes.where_not(configuration == theirs)
+    if others:
+        raise folders.FolderError(
+            f"the configuration of {_named(others)} is not that of process 0: give all the same "
+            "command, but for --process"
+        )
+    until = time.monotonic() + DELAY
+    while folders.holder_of(folder) != holder and time.monotonic() < until:
+        time.sleep(0.1)
+    others = processes.where_not(folders.holder_of(folder) == holder)
+    if others:
+        raise folders.FolderError(
+            f"{folder} of {_named(others)} is not the folder that process 0 writes to: --output "
+            "must name one that all processes see"
+        )
+
+
+def _named(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"process {numbers[0]}"
+    return f"processes {', '.join(map(str, numbers))}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 
@@ -19,6 +19,16 @@ def deal(length: np.ndarray, shards: int) -> np.ndarray:
     rounds = np.argsort(-np.asarray(length), kind="stable").reshape(-1, shards).copy()
     rounds[1::2] = rounds[1::2, ::-1]
     return rounds.T.reshape(-1)
+
+
+def where(mesh: Mesh | None) -> str:
+    """In words, over which of the devices that there are batches are dealt."""
+    there = jax.device_count()
+    if mesh is None:
+        return f"batches stay on 1 of {there} devices"
+    axes = ", ".join(f"{name} = {size}" for name, size in mesh.shape.items())
+    number = f"{mesh.size}" if mesh.size == there else f"{mesh.size} of {there}"
+    return f"batches are dealt over {number} devices ({axes})"
 
 
 def load(split: Any, entry: Any, rows: NamedSharding, ordered: bool) -> Any:

@@ -27,8 +27,10 @@ def write_text(path: Path, text: str) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)  # a full disk has room again
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # not that of the temporary one
         raise
     return path
 

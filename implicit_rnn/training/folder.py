@@ -77,6 +77,11 @@ def locked(folder: Path) -> Iterator[Hold]:
         yield Hold(holder, mark)
 
 
+def holder_of(folder: Path) -> str:
+    """A checksum of who holds a folder; of nothing if nobody does."""
+    return digest(_read(folder / LOCKS[1]))
+
+
 def _read(holder: Path) -> str:
     """What a file of a holder says; nothing if it is not there."""
     try:
@@ -101,7 +106,7 @@ def keep_configuration(folder: Path, configuration: Mapping[str, Any]) -> str:
     trained = (folder / "checkpoints").exists() or (folder / "result.json").exists()
     if trained and path.exists() and (old := path.read_bytes()) != new.encode():
         had, wanted = set(old.decode("utf-8", "replace").splitlines()), set(new.splitlines())
-        changed = sorted(wanted - had) or sorted(had - wanted) or ["in another order"]
+        changed = sorted(wanted - had - {""}) or sorted(had - wanted) or ["in another order"]
         raise FolderError(
             f"{folder} was begun with another configuration ({'; '.join(changed[:3])}): "
             f"choose another folder (--output), or mend {path}"
@@ -165,7 +170,7 @@ class Records:
         return self._sum.hexdigest()
 
     def rewind(self, update: int, expected: str | None, say: Callable[[str], None]) -> None:
-        """Drops what was written after an update: training goes on from there.
+        """Drops what was written after a checkpoint: training goes on from there.
 
         A file that holds what cannot be read, or whose lines are not those that were written, is
         kept beside the new one, and said to be.
@@ -175,10 +180,13 @@ class Records:
           expected: the checksum that `sum` gave then; None: not known.
           say: prints.
         """
-        lines = list(self._lines())
-        kept = [line for line, row in lines if row is not None and row["update"] <= update]
-        for line in kept:
-            self._sum.update(line)
+        lines, kept = list(self._lines()), []
+        for line, row in lines:
+            if self.sum == expected:
+                break
+            if row is not None and row["update"] <= update:
+                self._sum.update(line)
+                kept.append(line)
         wrong = self._wrong(lines, expected, f"its lines up to update {update}")
         if wrong and self.path.exists():
             say(f"{self.path} is damaged ({wrong}): it is kept as {set_aside(self.path).name}")

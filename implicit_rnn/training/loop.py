@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,19 +20,21 @@ from implicit_rnn.training import folder as folders
 from implicit_rnn.training.ahead import batches_ahead
 from implicit_rnn.training.checkpoint import CheckpointError, Checkpoints
 from implicit_rnn.training.claim import Claim, claimed
+from implicit_rnn.training.dealing import where
 from implicit_rnn.training.diagnosis import diagnosis
 from implicit_rnn.training.hooks import NO_HOOKS, Hooks
-from implicit_rnn.training.interruption import interruption
+from implicit_rnn.training.interruption import Interruption, interruption
 from implicit_rnn.training.optimiser import OptimiserSettings
 from implicit_rnn.training.parallel import Layout, ParallelSettings
 from implicit_rnn.training.profile import traced
 from implicit_rnn.training.progress import Display, summary
-from implicit_rnn.training.protocols import Model, Task
+from implicit_rnn.training.protocols import Model, Task, require_splits
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.result import result
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from implicit_rnn.training.step import Trainer, trainer
-from implicit_rnn.training.totals import ratios
+from implicit_rnn.training.tables import settings_tables
+from implicit_rnn.training.totals import numbers, ratios
 from implicit_rnn.training.watch import watching
 
 
@@ -85,28 +85,23 @@ def train(
       name: shown beside the progress bar.
       console: where to print.
     """
+    require_splits(task)
     parts = trainer(
         task, model, recipe=recipe, optimiser=optimiser, settings=settings, parallel=parallel
     )
-    if profile_trace:
-        parts = traced(parts, Path(folder) / "profile", profile_trace)
     if configuration is None:
-        tables = {"recipe": recipe, "optimiser": optimiser, "training": settings}
-        configuration = {
-            key: dataclasses.asdict(value)
-            for key, value in tables.items()
-            if dataclasses.is_dataclass(value) and not isinstance(value, type)
-        }
-    return run(
-        parts,
-        Path(folder),
-        configuration=configuration,
-        resume=resume,
-        hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
-        command=command,
-        name=name,
-        console=console,
-    )
+        configuration = settings_tables(recipe=recipe, optimiser=optimiser, training=settings)
+    with traced(parts, Path(folder) / "profile", profile_trace) as parts:
+        return run(
+            parts,
+            Path(folder),
+            configuration=configuration,
+            resume=resume,
+            hooks=Hooks(watching(model, recipe, on_log), on_evaluate, on_checkpoint),
+            command=command,
+            name=name,
+            console=console,
+        )
 
 
 def run(
@@ -128,6 +123,8 @@ def run(
     ):
         for note in getattr(parts.task, "notes", ()):
             display.say(note)
+        if jax.device_count() > 1:
+            display.say(where(parts.layout and parts.layout.mesh))
         return _Run(parts, folder, claim, hooks, command, display).go()
 
 
@@ -140,6 +137,7 @@ class _Progress(NamedTuple):
     best: float | None = None
     waited: int = 0
     unsettled: int = 0  # updates in a row without a solve that converged
+    due: bool = False  # an evaluation of this update, which a signal has ended
 
 
 class _Run:
@@ -161,7 +159,7 @@ class _Run:
         self.checkpoints = Checkpoints(folder / "checkpoints", self.settings.keep)
         self.records = folders.Records(folder / "metrics.jsonl")
         try:
-            self.state = parts.init()
+            self.state = jax.block_until_ready(parts.init())
         except ValueError as error:
             raise SettingsError(str(error)) from error
         self.progress, lines = _Progress(), None
@@ -197,19 +195,22 @@ class _Run:
     def to_the_end(self) -> dict[str, Any]:
         settings, parts = self.settings, self.parts
         epoch, index = self.progress.epoch, self.progress.position
-        plan, trouble = self.plan(epoch), ""
-        loaded = SimpleNamespace(batch=functools.partial(parts.load, self.split))
-        with interruption() as interrupted, batches_ahead(loaded) as ahead:
-            while self.update < settings.updates and not trouble and not self.exhausted:
+        plan, trouble, asked = self.plan(epoch), "", False
+        load = functools.partial(parts.load, self.split)
+        with interruption() as interrupted, batches_ahead(load) as ahead:
+            if self.progress.due and (found := self.evaluate(interrupted)):
+                self.save(found)
+            while self.update < settings.updates and not (
+                trouble or asked or self.progress.due or self.exhausted
+            ):
                 if index == len(plan):
                     epoch, index, plan = epoch + 1, 0, self.plan(epoch + 1)
                 if index == 0:
                     self.state = parts.begin(self.state)
                 end = min(index + settings.accumulate, len(plan))
                 batches = tuple(ahead.take(plan, number) for number in range(index, end))
-                numbers = None
-                if self.state.memory is not None:
-                    numbers = self.split.numbers(plan[index])
+                warm = self.state.memory is not None
+                numbers = self.split.numbers(plan[index]) if warm else None
                 given = batches if settings.accumulate > 1 else batches[0]
                 self.state = parts.step(self.state, given, numbers)
                 self.update, index = self.update + 1, end
@@ -222,21 +223,16 @@ class _Run:
                 self.progress = self.progress._replace(
                     epoch=epoch, position=index, seconds=self.seconds
                 )
-                record: dict[str, Any] = {}
-                if self.update % settings.evaluate_every == 0 or last or trouble:
-                    record = self.evaluate()
-                if last or trouble or interrupted.asked or self.due(bool(record)):
+                looked_at = self.update % settings.evaluate_every == 0 or last or trouble
+                record = self.evaluate(interrupted) if looked_at else {}
+                asked = interrupted.reached()
+                if last or trouble or asked or self.due(bool(record)):
                     self.save(record)
                 else:
                     self.settle()
-                if interrupted.asked and not last:
-                    self.settle(wait=True)
-                    self.display.say(
-                        f"ended by {interrupted.asked.name} at update {self.update}; "
-                        "--resume goes on"
-                    )
-                    interrupted.end()
-        self.settle(wait=True)
+            self.settle(wait=True)
+            if not trouble and (asked or interrupted.at_once()):
+                interrupted.end(self.update, self.display.say)
         if trouble:
             raise TrainingError(
                 f"{trouble}\n  the last good state is in {self.checkpoints.folder} "
@@ -273,7 +269,7 @@ class _Run:
 
     def log(self, epoch: int) -> None:
         """A line about the updates since the last one."""
-        totals = {key: float(value) for key, value in self.state.totals.items()}
+        totals = numbers(self.state.totals)
         row = {"update": self.update, "epoch": epoch} | ratios(totals)
         failed = totals.get("solves", 0) > 0 and not row["converged"]
         counts = failed and getattr(self.parts.model, "settles", True)
@@ -289,9 +285,13 @@ class _Run:
         self.state = self.state._replace(totals=jax.tree.map(jnp.zeros_like, self.state.totals))
         self.since = time.perf_counter()
 
-    def evaluate(self) -> dict[str, Any]:
-        """A line about the validation set; what a checkpoint says of it."""
-        found = self.parts.evaluate(self.state, self.parts.task.splits["valid"])
+    def evaluate(self, interrupted: Interruption) -> dict[str, Any]:
+        """A line about the validation set; what a checkpoint says of it. Nothing, if ended."""
+        ended, valid = interrupted.at_once, self.parts.task.splits["valid"]
+        found = self.parts.evaluate(self.state, valid, ended)
+        self.progress = self.progress._replace(due=not found and ended())
+        if self.progress.due:
+            return {}
         row = {f"valid_{key}": value for key, value in found.items()}
         self.report({"update": self.update, "seconds": self.seconds} | row, self.hooks.on_evaluate)
         score, best = found[self.parts.task.metric], self.progress.best

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +12,38 @@ import jax
 from implicit_rnn.training.step import Trainer
 
 
-def traced(parts: Trainer, folder: Path, updates: int) -> Trainer:
+@contextmanager
+def traced(parts: Trainer, folder: Path, updates: int) -> Iterator[Trainer]:
     """The parts of a run that write a trace of `updates` updates, from the second on.
 
-    The first compiles. Others of another shape may compile within the trace.
+    The first compiles. Others of another shape may compile within the trace. A run that ends before
+    them, however it does, leaves a trace of those that there were.
 
     Args:
       parts: of the run.
       folder: where the trace goes, for TensorBoard's profiler or Perfetto.
-      updates: how many; a run that ends before them leaves no trace.
+      updates: how many; 0: none.
     """
-    taken = 0
+    if not updates:
+        yield parts
+        return
+    taken, running = 0, False
 
     def step(state: Any, *rest: Any) -> Any:
-        nonlocal taken
+        nonlocal taken, running
         if taken == 1:
             jax.profiler.start_trace(str(folder))
+            running = True
         state = parts.step(state, *rest)
         if taken == updates:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()
+            running = False
         taken += 1
         return state
 
-    return parts._replace(step=step)
+    try:
+        yield parts._replace(step=step)
+    finally:
+        if running:
+            jax.profiler.stop_trace()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +14,10 @@ import solvers
 from implicit_rnn.models.base import Outcome
 from implicit_rnn.training import totals
 from implicit_rnn.training.accumulate import accumulated, counted, mean, times
+from implicit_rnn.training.compiling import once
 from implicit_rnn.training.dealing import load
 from implicit_rnn.training.parallel import Graded, Layout
-from implicit_rnn.training.protocols import Model, Split, Task
+from implicit_rnn.training.protocols import Model, Split, Task, require_outcome
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import SettingsError, TrainingSettings
 from solvers import Info
@@ -54,7 +54,7 @@ class Program(NamedTuple):
     task: Task
     model: Model
     recipe: Recipe
-    optimise: optax.GradientTransformation
+    optimise: optax.GradientTransformationExtraArgs
     bounds: Any
     ema: float
     settings: TrainingSettings
@@ -63,7 +63,7 @@ class Program(NamedTuple):
     def compiled(self) -> tuple[Callable, Callable, Callable]:
         """`init`, `step` and `begin`, with their states where the layout has them."""
         if self.layout is None:
-            return jax.jit(self.init), self.stepper(donate_argnums=0), self.begin
+            return once(self.init), self.stepper(donate_argnums=0), self.begin
         if self.recipe.warm:
             raise SettingsError(
                 "warm starts (solver.warm) are kept on one device: leave them out, or set "
@@ -72,7 +72,7 @@ class Program(NamedTuple):
         # As a constant: what is traced inside has no devices yet.
         places = self.layout.shardings(jax.eval_shape(self.init, np.uint32(0)))
         return (
-            jax.jit(self.init, out_shardings=places),
+            once(self.init, out_shardings=places),
             self.stepper(donate_argnums=0, out_shardings=places),
             jax.jit(self.begin, out_shardings=places),
         )
@@ -86,9 +86,10 @@ class Program(NamedTuple):
                 "warm starts (solver.warm) need one batch an update: set training.accumulate = 1"
             )
         summed, update = accumulated(self.weighed), jax.jit(self.settled, **how)
+        fold = jax.jit(lambda seed, update: jax.random.fold_in(jax.random.key(seed), update))
 
         def step(state: State, batches: Any, numbers: None, seed: jax.Array) -> State:
-            key = jax.random.fold_in(jax.random.key(seed), state.update)
+            key = fold(seed, state.update)
             return update(state, summed(state.params, batches, state.carry, key, state.loss))
 
         return step
@@ -103,16 +104,12 @@ class Program(NamedTuple):
         split = self.task.splits["train"]
         plan = split.plan(self.settings.batch, self.settings.buckets, np.random.default_rng(0))
         # With the recipe's settings: what they refuse is refused before the first update.
-        seen = jax.eval_shape(
-            lambda p, b: self.model.loss(p, b, **self.given())[1], params, split.batch(plan[0])
+        found = jax.eval_shape(
+            lambda p, b: self.model.loss(p, b, **self.given()), params, split.batch(plan[0])
         )
-        chex.assert_rank(
-            [*seen.sums.values()],
-            0,
-            custom_message=f"the sums of an Outcome are numbers: {', '.join(seen.sums)}",
-            exception_type=SettingsError,
-        )
-        names = [*seen.sums, *totals.GRADIENTS, *(totals.SOLVES if self.solves else ())]
+        further = totals.SOLVES if self.solves else ()
+        seen = require_outcome(found, self.task.metric, further)
+        names = [*seen.sums, *totals.GRADIENTS, *further]
         state = State(
             params=params,
             optimiser=self.optimise.init(params),
@@ -208,7 +205,9 @@ class Program(NamedTuple):
         leaves, structure = jax.tree.flatten(found.gradient)
         leaves[0] = jnp.where(finite, leaves[0], jnp.nan)
         gradient = jax.tree.unflatten(structure, leaves)
-        changes, inner = self.optimise.update(gradient, state.optimiser, state.params)
+        changes, inner = self.optimise.update(
+            gradient, state.optimiser, state.params, value=found.loss
+        )
         params, taken = optax.apply_updates(state.params, changes), inner.last_finite
         sums = {
             name: value if name in totals.SOLVES else jnp.where(finite, value, 0)
@@ -235,7 +234,7 @@ class Program(NamedTuple):
         (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(self.usable(state))
         return loss, outcome, gradient
 
-    def evaluator(self) -> Callable[[State, Split], dict[str, float]]:
+    def evaluator(self) -> Callable[..., dict[str, float]]:
         layout = self.layout
 
         def compiled(recipe: Recipe) -> Callable:
@@ -256,7 +255,9 @@ class Program(NamedTuple):
                 return solved(params, batch, carry)
             return found
 
-        def evaluate(state: State, split: Split) -> dict[str, float]:
+        def evaluate(
+            state: State, split: Split, ended: Callable[[], bool] = lambda: False
+        ) -> dict[str, float]:
             params, settings = settle(state), self.settings
             size = settings.batch if self.carries else settings.evaluate_batch
             if layout is not None:
@@ -268,9 +269,11 @@ class Program(NamedTuple):
             except ValueError as error:
                 raise SettingsError(str(error)) from error
             for entry in plan:
+                if ended():
+                    return {}
                 sums, carry = judged(params, self.load(split, entry), carry)
                 found = totals.add(found, sums) if found else sums
-            return totals.ratios({name: float(value) for name, value in found.items()})
+            return totals.ratios(totals.numbers(found))
 
         return evaluate
 

@@ -26,10 +26,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import chex
 import jax
 import numpy as np
 
-from implicit_rnn.models.base import Outcome
+from implicit_rnn.models.base import Outcome, metrics
+from implicit_rnn.training.settings import SettingsError
 
 
 class Split(Protocol):
@@ -79,3 +81,45 @@ class Model(Protocol):
 
     @property
     def loss(self) -> Callable[..., tuple[jax.Array, Outcome]]: ...
+
+
+def require_splits(task: Task) -> None:
+    """Refuses a task that lacks one of the sets that a run needs."""
+    missing = [name for name in ("train", "valid", "test") if name not in task.splits]
+    if missing:
+        raise SettingsError(
+            f"task.splits needs train, valid and test; there is no {' and no '.join(missing)} "
+            f"in {', '.join(task.splits)}"
+        )
+
+
+def require_outcome(found: Any, metric: str, solves: Sequence[str] = ()) -> Outcome:
+    """The `Outcome` of a loss; refuses what the loop could not add up or judge by.
+
+    Args:
+      found: what a model's loss gave for a batch of the training set.
+      metric: of the task.
+      solves: what the loop counts besides.
+    """
+    pair = isinstance(found, tuple) and len(found) == 2 and hasattr(found[1], "sums")
+    if not pair:
+        raise SettingsError(f"a model's loss gives a pair, (loss, Outcome); got {found!r:.80}")
+    sums = found[1].sums
+    if "count" not in sums:
+        raise SettingsError(
+            "the sums of an Outcome need `count`, what the others are divided by; there are "
+            + ", ".join(sums)
+        )
+    chex.assert_rank(
+        [*sums.values()],
+        0,
+        custom_message=f"the sums of an Outcome are numbers: {', '.join(sums)}",
+        exception_type=SettingsError,
+    )
+    known = [*metrics(dict.fromkeys(sums, 1.0)), *solves]
+    if metric not in known:
+        raise SettingsError(
+            f"the task's metric is {metric!r}, which the loss does not count: there are "
+            + ", ".join(known)
+        )
+    return found[1]

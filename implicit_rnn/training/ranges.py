@@ -19,6 +19,7 @@ class Range(NamedTuple):
     least_open: bool = False
     most_open: bool = False
     infinite: bool = False  # whether infinity, too, is one of them
+    largest: float = math.inf  # what programs can take, should it be less than for other numbers
 
     def holds(self, value: float) -> bool:
         """Whether a number is one of them; NaN never is."""
@@ -37,6 +38,7 @@ class Range(NamedTuple):
 
 ANY, NOT_NEGATIVE, POSITIVE = Range(), Range(0), Range(0, least_open=True)
 COUNT = Range(1)
+SIZE = Range(1, largest=10**6)  # of a side of matrices: no product of two may overflow
 SHARE = Range(0, 1)
 DROPPED = Range(0, 1, most_open=True)  # a share that something must be left of
 UNLIMITED = Range(0, least_open=True, infinite=True)
@@ -65,7 +67,7 @@ def check_number(name: str, value: Any, allowed: Range = ANY) -> None:
     if not allowed.holds(value):
         words = "positive" if allowed == POSITIVE else allowed.words()
         raise ValueError(f"{name} must be {words}, got {value}")
-    limit = _MOST if isinstance(value, int) else _LARGEST
+    limit = min(_MOST if isinstance(value, int) else _LARGEST, allowed.largest)
     if abs(value) > limit:
         raise ValueError(f"{name} must be at most {limit:g} in size, got {str(value)[:20]}")
 

@@ -157,7 +157,7 @@ def bucket_sizes(length: np.ndarray, count: int, least: int = 1) -> tuple[int, .
     steps = np.where(inside >= min(least, len(length)), inside * ends, np.inf)
     fewest = np.array([0.0, *[np.inf] * len(ends)])  # for the first so many lengths
     befores = []
-    for _ in range(count):
+    for _ in range(min(count, len(ends))):
         total = fewest[:-1, None] + steps
         befores.append(np.argmin(total, axis=0))
         fewest = np.concatenate([[0.0], np.min(total, axis=0)])

@@ -17,7 +17,7 @@ from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, sch
 from implicit_rnn.training.parallel import Layout, ParallelSettings, layout_of
 from implicit_rnn.training.precision import InPrecision
 from implicit_rnn.training.program import Program, State
-from implicit_rnn.training.protocols import Model, Split, Task
+from implicit_rnn.training.protocols import Model, Task
 from implicit_rnn.training.recipe import Recipe
 from implicit_rnn.training.settings import TrainingSettings
 
@@ -31,7 +31,8 @@ class Trainer(NamedTuple):
       step: `(state, batch, numbers) -> state`, compiled; the state that it is given is used up.
         The numbers of the examples matter only where solves start warm. Where an update takes
         several batches (`settings.accumulate`), it is given a tuple of them.
-      evaluate: `(state, split) -> dict` of metrics.
+      evaluate: `(state, split, ended) -> dict` of metrics; none where `ended()` says so before the
+        last batch (by default it never does).
       usable: `state -> params` as a model is to be used with them: averaged, within bounds.
       rate: `state -> learning rate` of its latest update, or None where nothing tells it.
       loss: `(state, batch) -> (loss, Outcome, gradient)` as the next update would have them.
@@ -43,7 +44,7 @@ class Trainer(NamedTuple):
     init: Callable[[], State]
     load: Callable[[Any, Any], Any]
     step: Callable[..., State]
-    evaluate: Callable[[State, Split], dict[str, float]]
+    evaluate: Callable[..., dict[str, float]]
     usable: Callable[[State], Any]
     rate: Callable[[State], float | None]
     loss: Callable[[State, Any], tuple[jax.Array, Outcome, Any]]
@@ -68,8 +69,9 @@ def trainer(
     Args:
       task, model: see `training/protocols.py`.
       recipe: how to solve and to update.
-      optimiser: settings of one, or one of optax. The recipe puts its clip before it and its bounds
-        behind it; the clip of settings takes the place of the recipe's.
+      optimiser: settings of one, or one of optax, which is given the loss, too, as `value`. The
+        recipe puts its clip before it and its bounds behind it; the clip of settings takes the
+        place of the recipe's.
       settings: how long, how often, how much at a time.
       parallel: over which devices, see `train`.
     """

@@ -70,3 +70,13 @@ def ratios(totals: Mapping[str, float]) -> dict[str, float]:
     for key in [key for key in SOLVES[1:] if key in totals]:
         found[key] = totals[key] / (1 if key.endswith("_most") else max(totals["solves"], 1))
     return found
+
+
+def numbers(values: Mapping[str, jax.Array]) -> dict[str, float]:
+    """Scalars by name; an error where they could not be computed.
+
+    Of an array that there was no memory for jax raises when it is waited for, and hangs when it is
+    read at once.
+    """
+    ready = jax.block_until_ready(dict(values))
+    return {name: float(value) for name, value in ready.items()}

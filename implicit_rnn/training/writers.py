@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from implicit_rnn.training.folder import plain
+from implicit_rnn.training.files import plain
 
 
 class WriterError(RuntimeError):

@@ -20,6 +20,7 @@ import numpy as np
 from jax.extend import core, linear_util
 
 from solvers.mesh import vary_with, varying
+from solvers.programs import lifted
 from solvers.settings import Same, Settings, comparable
 from solvers.space import Tree, subtract
 
@@ -65,11 +66,14 @@ class Closed:
 
     closed = True
 
-    def __init__(self, jaxpr: core.Jaxpr, frame: Frame, structure: Any) -> None:
+    def __init__(self, jaxpr: core.Jaxpr, frame: Frame, structure: Any, fixed: int = 0) -> None:
         self.jaxpr, self.frame, self.structure = jaxpr, frame, structure
+        self.fixed = fixed  # so many of the constants, the last ones, stood as numbers in it
 
     def __call__(self, constants: list, *args: Any) -> Tree:
         arrays = self.frame.arrays(args)
+        first = len(constants) - self.fixed
+        constants = [*constants[:first], *jax.lax.stop_gradient(constants[first:])]
         if jax.sharding.get_abstract_mesh().manual_axes:
             leaves = _evaluate(self.jaxpr, constants, arrays)
         else:
@@ -78,7 +82,7 @@ class Closed:
 
     @functools.cached_property
     def _key(self) -> tuple:
-        return _Signature().jaxpr(self.jaxpr), self.frame, self.structure
+        return _Signature().jaxpr(self.jaxpr), self.frame, self.structure, self.fixed
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Closed) and self._key == other._key)
@@ -98,7 +102,10 @@ def close(function: Callable, *args: Any) -> tuple[Closed, list]:
         return leaves
 
     traced = jax.make_jaxpr(flat)(*frame.arrays(args))
-    return Closed(traced.jaxpr, frame, structure), list(traced.consts)
+    jaxpr, numbers = traced.jaxpr, list[np.ndarray]()
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        jaxpr, numbers = lifted(jaxpr)
+    return Closed(jaxpr, frame, structure, len(numbers)), [*traced.consts, *numbers]
 
 
 def _evaluate(jaxpr: core.Jaxpr, constants: list, args: list) -> list:

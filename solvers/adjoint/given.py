@@ -34,7 +34,7 @@ class Given(Settings):
         size, largest, scale = space.norms(gap, x, add(x, gap))
         scale = jnp.maximum(scale, largest)
         if self.f.root:
-            scale = slope(lambda x: self.f.defect(operands, x), x, gap, space)
+            scale = slope(lambda x: self.f.defect(operands, x), x, gap, space.norm)
         residual = relative(size, scale)
         met = residual <= tolerances[0]
         status = verdict(finite=jnp.isfinite(size), met=met)
@@ -104,12 +104,14 @@ def implicit_diff(
     )
 
 
-def slope(g: Callable[[Vector], Vector], x: Vector, here: Vector, space: Space) -> jax.Array:
+def slope(
+    g: Callable[[Vector], Vector], x: Vector, here: Vector, norm: Callable[[Vector], jax.Array]
+) -> jax.Array:
     """`||(dg/dx) x||`: by how much `g` changes over a distance as large as `x`.
 
     From a move of `x` by half of its digits; `here` is `g(x)`.
     """
     step = float(jnp.finfo(jax.tree.leaves(x)[0].dtype).eps) ** 0.5
     there = g(jax.tree.map(lambda leaf: leaf * (1 + step), x))
-    change = space.norm(subtract(there, here)) / step
+    change = norm(subtract(there, here)) / step
     return jnp.where(jnp.isfinite(change), change, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from solvers.adjoint import Adjoint
 from solvers.adjoint.closure import Closed, Direct, Frame, Map, close_map, seal, shape_of
 from solvers.info import Info, require_converged
 from solvers.mesh import placed_like, settled, vary_like, vary_with
+from solvers.programs import compiled
 from solvers.settings import Settings
 from solvers.space import Tree, Vector, cast_like, require_like, working
 
@@ -32,7 +32,8 @@ class Spec(Settings):
       adjoint: its mode, policy and numbers of steps.
       forward: `(constants, operands, x0, tolerances) -> (x, Info, memory)`.
       backward: `(constants, operands, x, cotangent, status, memory) -> (w, Info)`; for the tangent
-        mode `(constants, operands, x, rhs, memory) -> v`.
+        mode `(constants, operands, x, rhs, memory) -> v`; for the last steps of the unrolled one
+        what a point is worth, `(constants, operands, x0, x, tolerances) -> (residual, met)`.
       finish: `(constants, operands, x, f(x), Info) -> (x, Info)`: makes a better value of the
         evaluation that carries gradients, which are those at `x`.
       clean: `(operands, x, Info) -> (operands, x)`: for a batch, takes out what belongs to failed
@@ -47,6 +48,16 @@ class Spec(Settings):
     finish: Closed | Direct | None = None
     clean: Any = None
     throw: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judge(Settings):
+    """`(operands, x0, x, tolerances) -> (residual, met)`, by the stop rule of a forward program."""
+
+    forward: Any
+
+    def __call__(self, operands: tuple, x0: Vector, x: Vector, tolerances: tuple) -> tuple:
+        return self.forward.judged(operands, x0, x, tolerances)
 
 
 def solution(
@@ -108,12 +119,17 @@ def solution(
     tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point, mesh_axis)
     closed, (_, constants) = close_map(on_working, one_theta, point, root)
     operands = (closed.frame.arrays(theta), constants)
-    ahead, ahead_extras = seal(forward(closed), operands, state, tolerances)
+    made = forward(closed)
+    ahead, ahead_extras = seal(made, operands, state, tolerances)
     # What else there is to the adjoint is in the backward program.
     rule = dataclasses.replace(adjoint, linear=None, precond=None, key=None)
     spec = Spec(lift(closed) if lift else closed, rule, ahead, throw=throw)
     extras: list = [ahead_extras, [], []]
-    if adjoint.mode != "unroll":
+    if adjoint.mode == "unroll":
+        if adjoint.steps is not None:
+            judge, extras[1] = seal(Judge(made), operands, state, point, tolerances)
+            spec = dataclasses.replace(spec, backward=judge)
+    else:
         x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
         if adjoint.mode == "tangent":
             back, extras[1] = seal(Tangent(closed, adjoint, throw), operands, x, x, memory)
@@ -148,7 +164,7 @@ def _blank(function: Callable, *args: Any) -> Any:
     return jax.tree.unflatten(structure, blanks)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled
 def _run(
     spec: Spec, operands: tuple, x0: Vector, tolerances: tuple, probe: Info | None, extras: tuple
 ) -> tuple[Vector, Info]:

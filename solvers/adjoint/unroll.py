@@ -15,7 +15,7 @@ from solvers.adjoint.system import as_gradient, no_gradient
 from solvers.info import Info, Status, require_converged
 from solvers.linear.solve import apply_policy
 from solvers.mesh import settled, varying
-from solvers.space import Space, Vector, epsilon, subtract
+from solvers.space import Space, Vector, epsilon
 from solvers.verdict import of_remainder, relative, verdict
 
 _SPACE = Space()
@@ -33,13 +33,13 @@ def _solve(
     spec: Spec, operands: tuple, x0: Vector, tolerances: tuple, extras: tuple, probe: Info | None
 ) -> tuple[Vector, Info]:
     cut, info = _cut(spec, operands, x0, tolerances, extras)
-    return _from_cut(spec, operands, cut, info, tolerances, extras)
+    return _from_cut(spec, operands, x0, cut, info, tolerances, extras)
 
 
 def _solve_forward(spec, operands, x0, tolerances, extras, probe):
     cut, before = _cut(spec, operands, x0, tolerances, extras)
     x, pull, info = jax.vjp(
-        lambda operands, cut: _from_cut(spec, operands, cut, before, tolerances, extras),
+        lambda operands, cut: _from_cut(spec, operands, x0, cut, before, tolerances, extras),
         operands,
         cut,
         has_aux=True,
@@ -98,27 +98,31 @@ def _cut(spec: Spec, operands: tuple, x0: Vector, tolerances: tuple, extras: tup
 
 
 def _from_cut(
-    spec: Spec, operands: tuple, cut: Vector, info: Any, tolerances: tuple, extras: tuple
+    spec: Spec,
+    operands: tuple,
+    x0: Vector,
+    cut: Vector,
+    info: Any,
+    tolerances: tuple,
+    extras: tuple,
 ) -> tuple[Vector, Info]:
     """The iterations that are differentiated."""
     if spec.adjoint.steps is None:
         x, info, _ = spec.forward(extras[0], operands, cut, tolerances)
         return x, info
     x = _applied(spec, operands, cut)
-    image = lax.stop_gradient(spec.f(operands, x))
-    sizes = _SPACE.norms(x, image, subtract(image, x))
-    scale = jnp.maximum(sizes[0], sizes[1])
-    rtol, atol = tolerances[0], 0.0 if tolerances[1] is None else tolerances[1]
-    residual = relative(sizes[2], scale, rtol, atol)
+    assert spec.backward is not None
+    residual, met = spec.backward(extras[1], *lax.stop_gradient((operands, x0, x)), tolerances)
+    finite = jnp.isfinite(residual)
     status = verdict(
-        finite=jnp.isfinite(sizes[2]),
-        met=sizes[2] <= jnp.maximum(rtol * scale, atol),
+        finite=finite,
+        met=met,
         stalled=info.status == Status.STALLED,
         diverged=info.status == Status.DIVERGED,
         broken=info.status == Status.BREAKDOWN,
     )
     steps = spec.adjoint.steps
-    x = _SPACE.where(jnp.isfinite(sizes[2]), x, cut)
+    x = _SPACE.where(finite, x, cut)
     return x, info._replace(
         steps=info.steps + steps,
         residual=residual,

@@ -91,7 +91,7 @@ def compacted(
         adjoint=chosen,
         forward=lambda f: Shrinking(Forward.of(f, stages, limits, first, chosen), rows, sizes),
         backward=lambda f: ShrinkingBackward(f, chosen, rows, sizes, throw),
-        clean=lambda f: Clear(rows, axis=0),
+        clean=lambda f: Clear(f, rows, axis=0),
         lift=lambda f: BatchMap(f, rows),
         tolerances=tolerances,
         probe=probe,

@@ -153,7 +153,7 @@ def lockstep(
         ),
         backward=lambda f: TogetherBackward(f, settings, accelerated, swept, rows, throw),
         finish=(lambda f: Finish(f, swept)) if free_sweeps else None,
-        clean=(lambda f: Clear(rows, axis=1)) if rows is not None else None,
+        clean=(lambda f: Clear(f, rows, axis=1)) if rows is not None else None,
         tolerances=tolerances,
         probe=probe,
         throw=throw,

@@ -39,6 +39,10 @@ class Race(Settings):
         x, info = jax.tree.map(lambda leaf: leaf[winner], (x, info))
         return x, info._replace(winner=winner), None
 
+    def judged(self, operands: tuple, _: Vector, x: Vector, tolerances: tuple) -> tuple:
+        """As `Forward.judged`, for the winner."""
+        return self.one.judged(operands, x, x, tolerances)
+
 
 def race(
     f: Map,

@@ -59,15 +59,17 @@ class Rows(Settings):
         ]
         return arrays, operands[1]
 
-    def replace(self, operands: tuple, bad: jax.Array) -> tuple:
+    def replace(self, operands: tuple, bad: jax.Array, fixed: int) -> tuple:
         """Operands with those of a healthy example in place of what belongs to `bad` ones.
 
-        Not with zeros, where a map need not be finite, unless no example is healthy.
+        Not with zeros, where a map need not be finite, unless no example is healthy. The last
+        `fixed` ones are numbers of the map, which stay.
         """
-        constants = [(leaf, None) for leaf in operands[1]]
-        pairs = [*zip(operands[0], self.axes, strict=True), *constants]
+        pairs = zip(operands[0], self.axes, strict=True)
         arrays = [replaced(leaf, axis, bad) for leaf, axis in pairs]
-        return arrays[: len(self.axes)], arrays[len(self.axes) :]
+        first = len(operands[1]) - fixed
+        constants = [replaced(leaf, None, bad) for leaf in operands[1][:first]]
+        return arrays, [*constants, *operands[1][first:]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,16 +77,18 @@ class Clear(Settings):
     """Takes the data of failed examples out: a NaN among them must not meet a zero cotangent.
 
     Attributes:
+      f: the map.
       axis: of the examples in a state.
     """
 
+    f: Map
     rows: Rows
     axis: int
 
     def __call__(self, operands: tuple, x: Vector, info: Info) -> tuple[tuple, Vector]:
         bad = info.status != Status.CONVERGED
         x = jax.tree.map(lambda leaf: replaced(leaf, self.axis, bad), x)
-        return self.rows.replace(operands, bad), x
+        return self.rows.replace(operands, bad, self.f.program.fixed), x
 
 
 def replaced(leaf: jax.Array, axis: int | None, bad: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from solvers.iterate import Method, Progress
@@ -40,6 +41,11 @@ class FixedPointProblem(NamedTuple):
     reference: Any = None
     unscaled: bool = True
 
+    def size(self, v: Vector) -> jax.Array:
+        """Its norm: the user's, where there is one."""
+        size = self.space.norm(v)
+        return size if self.norm is None else jnp.asarray(self.norm(v), size.dtype)
+
     def precondition(self, precond: Precondition, x: Vector) -> Callable[[Vector], Vector]:
         """`precond(theta, x)`, an approximate inverse of `I - df/dx`."""
         inverse = precond(self.theta, self.user(x))
@@ -65,9 +71,7 @@ def evaluate(problem: FixedPointProblem, x: Vector, image: Vector | None = None)
     if problem.norm is None:
         sizes = problem.space.norms(x, image, step)
     else:
-        sizes = tuple(
-            jnp.asarray(problem.norm(v), problem.space.norm(v).dtype) for v in (x, image, step)
-        )
+        sizes = tuple(problem.size(v) for v in (x, image, step))
     scale = jnp.maximum(sizes[0], sizes[1]) if problem.reference is None else problem.reference
     return Point(x, step, sizes[2], scale)
 

@@ -13,11 +13,11 @@ from solvers import adjoint as adjoints
 from solvers import iterate
 from solvers.adjoint.closure import Map as ClosedMap
 from solvers.adjoint.given import slope
-from solvers.fixed_point.base import FixedPointProblem, Stage
+from solvers.fixed_point.base import FixedPointProblem, Stage, evaluate
 from solvers.info import Info, Status
 from solvers.settings import Settings, require_count, require_number
 from solvers.space import Space, Tree, Vector, epsilon
-from solvers.verdict import Stop
+from solvers.verdict import Stop, relative
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,6 +155,14 @@ class Forward(Settings):
             left -= allowed
         return result
 
+    def judged(self, operands: tuple, x0: Vector, x: Vector, tolerances: tuple) -> tuple:
+        """The relative residual at a point, and whether it meets the tolerance."""
+        task = self.tasks(operands, x0, tolerances)[0]
+        point = evaluate(task.problem, x)
+        rtol, atol = task.stop.rtol, 0.0 if task.stop.atol is None else task.stop.atol
+        met = point.size <= jnp.maximum(rtol * point.scale, atol)
+        return relative(point.size, point.scale, rtol, atol), met
+
     def problem(self, operands: tuple) -> FixedPointProblem:
         """The equation, as a method sees it."""
 
@@ -184,10 +192,10 @@ def _rooted(problem: FixedPointProblem, x0: Vector, atol: Any) -> tuple[FixedPoi
     its change over the rounding of `x`.
     """
     here = problem.defect(x0)
-    first = problem.space.norm(here)
+    first = problem.size(here)
     if atol is None:
         eps = float(jnp.finfo(first.dtype).eps)
-        atol = 4 * eps * slope(problem.defect, x0, here, problem.space)
+        atol = 4 * eps * slope(problem.defect, x0, here, problem.size)
     return problem._replace(reference=first), atol
 
 

@@ -4,9 +4,9 @@ Warm start, preconditioner and scale are taken out before a method sees the prob
 `r0 = b - A x0`, a preconditioner `M ~ A^-1` and powers of two `s` and `a`, a method always solves,
 from zero,
 
-    right:  (A M / a) y = r0 / s        left:  (M A / a) y = M r0 / s
+    (A M / a) y = r0 / s
 
-and the solution is `x = x0 + (s / a) M y` (right) or `x0 + (s / a) y` (left). Right-hand side and
+and the solution is `x = x0 + (s / a) M y`, whose residual the stop rule sees. Right-hand side and
 operator are of order one, so a solve does not depend on the units of `A` or `b`, and no inner
 product underflows.
 """
@@ -89,7 +89,6 @@ class LinearSolver(SolverRecord):
       rtol, atol: stop at `||b - A x|| <= max(rtol ||b||, atol)`; a `None` rtol stands for the
         2/3 power of the rounding unit (2e-5 in float32, 4e-11 in float64).
       max_steps: step limit.
-      side: on which side a preconditioner acts; on the left, the stop rule sees `M (b - A x)`.
       truncated: the step count is the definition (Neumann, RBP): every step is taken, and not
         having converged is no failure.
       patience: steps without a new best before the solve counts as stalled.
@@ -99,7 +98,6 @@ class LinearSolver(SolverRecord):
     rtol: float | jax.Array | None = None
     atol: float | jax.Array = 0.0
     max_steps: int = 200
-    side: str = "right"
     truncated: bool = False
     patience: int = 60
 
@@ -108,8 +106,6 @@ class LinearSolver(SolverRecord):
         return True
 
     def __post_init__(self) -> None:
-        if self.side not in ("left", "right"):
-            raise ValueError(f'side must be "left" or "right", got {self.side!r}')
         require_count("max_steps", self.max_steps)
         require_number("rtol", self.rtol)
         require_number("atol", self.atol)
@@ -162,7 +158,6 @@ class LinearSolver(SolverRecord):
         rhs_b = opaque(working(b))
         a = on_working(matvec, b)
         m = on_working(precond, b) if precond is not None else (lambda vector: vector)
-        right, left = (precond is not None and self.side == side for side in ("right", "left"))
         rhs, healthy = rhs_b, jnp.bool_(True)
         if x0 is None:
             start = zeros_like(rhs_b)
@@ -175,25 +170,20 @@ class LinearSolver(SolverRecord):
             rhs = subtract(rhs_b, a(start))
         unit = space.unit(rhs)
         rhs, against = space.scale(1 / unit, rhs), space.scale(1 / unit, rhs_b)
-        size = reference = space.norm(against)
-        if left:
-            rhs, reference = m(rhs), space.norm(m(against))
-
-        def product(vector: Vector) -> Vector:
-            return a(m(vector)) if right else m(a(vector)) if left else a(vector)
-
+        size = space.norm(against)
         in_units = unscaled or not self.method.scale_free
-        order = None if in_units else space.unit(product(rhs))
+        order = None if in_units else space.unit(a(m(rhs)))
 
         def operator(vector: Vector) -> Vector:
-            return product(vector) if order is None else space.scale(1 / order, product(vector))
+            product = a(m(vector))
+            return product if order is None else space.scale(1 / order, product)
 
         def transpose(vector: Vector) -> Vector:
             return jax.linear_transpose(operator, rhs_b)(vector)[0]
 
         task = iterate.Task(
             method=self.method,
-            problem=LinearProblem(operator, transpose, rhs, reference, space),
+            problem=LinearProblem(operator, transpose, rhs, size, space),
             start=zeros_like(rhs_b),
             stop=self.stop(rtol, self.atol / unit, trace),
         )
@@ -201,15 +191,12 @@ class LinearSolver(SolverRecord):
         def finish(y: Vector, info: Info) -> tuple[Tree, Info]:
             y = space.scale(unit if order is None else unit / order, y)
             # A preconditioner may be singular.
-            x = space.finite(add(start, m(y) if right else y), start)
+            x = space.finite(add(start, m(y)), start)
             # The residual is that of the value returned, not of a recurrence. Outside the loop,
             # so that it costs nothing where nobody looks at it.
             left_over = space.norm(space.scale(1 / unit, subtract(rhs_b, a(x))))
-            if left:
-                residual, status = relative(left_over, size), info.status
-            else:
-                residual = relative(left_over, size, rtol, self.atol / unit)
-                status = recheck(info.status, residual, rtol * _ROUNDING)
+            residual = relative(left_over, size, rtol, self.atol / unit)
+            status = recheck(info.status, residual, rtol * _ROUNDING)
             if self.truncated:
                 status = of_remainder(residual, rtol, info.status != Status.NONFINITE)
             # A start that is not finite has been replaced by zero, and stays visible.

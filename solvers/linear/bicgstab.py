@@ -35,9 +35,18 @@ class Bicgstab(Method):
         rhs, size = problem.rhs, problem.space.norm(problem.rhs)
         never = jnp.zeros_like(size, dtype=bool)
         state = State(
-            start, rhs, rhs, rhs, size, size, size**2, size, never, jnp.full_like(size, jnp.inf),
+            start,
+            rhs,
+            rhs,
+            rhs,
+            size,
+            size,
+            size**2,
+            size,
+            never,
+            jnp.full_like(size, jnp.inf),
             jnp.zeros_like(size, dtype=jnp.int32),
-        )  # fmt: skip
+        )
         return state, Progress(start, size, problem.scale, 0)
 
     def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
@@ -79,9 +88,18 @@ class Bicgstab(Method):
         doubtful = ~reliable(drift, goal.residual)
         again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
         new = State(
-            value, residual, shadow, direction, size, shadow_norm, rho, drift, again,
-            jnp.where(restart, size, state.restart_norm), in_vain,
-        )  # fmt: skip
+            value,
+            residual,
+            shadow,
+            direction,
+            size,
+            shadow_norm,
+            rho,
+            drift,
+            again,
+            jnp.where(restart, size, state.restart_norm),
+            in_vain,
+        )
         return new, Progress(
             value,
             size,
@@ -107,12 +125,10 @@ def _tilted(vector: Vector) -> Vector:
     return jax.tree.map(tilt, vector)
 
 
-def bicgstab(
-    rtol: float | None = None, atol: float = 0.0, max_steps: int = 200, *, side: str = "right"
-) -> LinearSolver:
+def bicgstab(rtol: float | None = None, atol: float = 0.0, max_steps: int = 200) -> LinearSolver:
     """BiCGSTAB: two products a step, short recurrences, no growth of memory.
 
     Breakdown is judged by scalar products relative to the norms of their factors. It leads to a
     restart from the true residual; three restarts in a row that gain nothing end as BREAKDOWN.
     """
-    return LinearSolver(Bicgstab(), rtol, atol, max_steps, side)
+    return LinearSolver(Bicgstab(), rtol, atol, max_steps)

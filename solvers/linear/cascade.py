@@ -48,9 +48,13 @@ class LinearCascade(SolverRecord):
                 tolerance = solver.tolerance(b, rtol)
                 rest = subtract(b, matvec(x))
                 correction, later = solver(
-                    matvec, rest, None, precond,
-                    rtol=jnp.minimum(tolerance / jnp.minimum(info.residual, 1), 1), **options,
-                )  # fmt: skip
+                    matvec,
+                    rest,
+                    None,
+                    precond,
+                    rtol=jnp.minimum(tolerance / jnp.minimum(info.residual, 1), 1),
+                    **options,
+                )
                 x = add(x, correction)
                 sizes = space.norms(working(subtract(b, matvec(x))), working(b))
                 residual = relative(*sizes)

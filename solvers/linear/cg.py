@@ -55,12 +55,10 @@ class Cg(Method):
         return new, Progress(value, size, problem.scale, trusted=verified, broken=broken)
 
 
-def cg(
-    rtol: float | None = None, atol: float = 0.0, max_steps: int = 500, *, side: str = "right"
-) -> LinearSolver:
+def cg(rtol: float | None = None, atol: float = 0.0, max_steps: int = 500) -> LinearSolver:
     """Conjugate gradients: one product a step, for symmetric positive definite `A` alone.
 
     A direction of negative curvature ends the solve as BREAKDOWN: the matrix is indefinite. A
     preconditioner turns the system into one that is not symmetric: use it with `bicgstab`.
     """
-    return LinearSolver(Cg(), rtol, atol, max_steps, side)
+    return LinearSolver(Cg(), rtol, atol, max_steps)

@@ -67,7 +67,6 @@ def cgne(
     atol: float = 0.0,
     max_steps: int = 500,
     *,
-    side: str = "right",
     truncated: bool = False,
 ) -> LinearSolver:
     """Conjugate gradients on `A^T A x = A^T b`: one product with `A` and one with `A^T` a step.
@@ -76,4 +75,4 @@ def cgne(
     For a singular system it ends at a least-squares solution and says so by BREAKDOWN.
     CG-RBP (section 4.1 of the 2018 paper) is this with `A = I - J^T`.
     """
-    return LinearSolver(Cgne(), rtol, atol, max_steps, side, truncated)
+    return LinearSolver(Cgne(), rtol, atol, max_steps, truncated)

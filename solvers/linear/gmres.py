@@ -93,9 +93,7 @@ class Gmres(Method):
         size = problem.space.norm(residual)
         rotation = jnp.eye(self.restart + 1, dtype=size.dtype)
         inverse = jnp.zeros((self.restart, self.restart), size.dtype)
-        cycle = Cycle(
-            value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain
-        )  # fmt: skip
+        cycle = Cycle(value, size, size, rotation, inverse, jnp.int32(0), jnp.bool_(False), in_vain)
         return cycle, problem.space.scale(ratio(jnp.ones_like(size), size), residual)
 
     def _close(
@@ -150,8 +148,6 @@ def gmres(
     atol: float = 0.0,
     max_steps: int = 200,
     restart: int = 20,
-    *,
-    side: str = "right",
 ) -> LinearSolver:
     """GMRES(restart): the smallest residual over the Krylov space, one product a step.
 
@@ -161,4 +157,4 @@ def gmres(
     memory for `restart + 1` vectors.
     """
     method = Gmres(require_count("restart", restart, 1))
-    return LinearSolver(method, rtol, atol, max_steps, side, patience=max(60, 2 * restart))
+    return LinearSolver(method, rtol, atol, max_steps, patience=max(60, 2 * restart))

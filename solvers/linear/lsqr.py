@@ -192,8 +192,6 @@ def lsqr(
     atol: float = 0.0,
     max_steps: int = 500,
     damp: float = 0.0,
-    *,
-    side: str = "right",
 ) -> LeastSquares:
     """Minimises `||A x - b||^2 + damp^2 ||x||^2`, with products by `A` and `A^T`.
 
@@ -204,4 +202,4 @@ def lsqr(
     has no influence on a damped solution.
     """
     require_number("damp", damp)
-    return LeastSquares(Lsqr(), rtol, atol, max_steps, side, damp=damp)
+    return LeastSquares(Lsqr(), rtol, atol, max_steps, damp=damp)

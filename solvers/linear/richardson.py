@@ -51,7 +51,6 @@ def richardson(
     max_steps: int = 500,
     damping: float = 1.0,
     *,
-    side: str = "right",
     truncated: bool = False,
     accelerated: bool = False,
 ) -> LinearSolver:
@@ -64,4 +63,4 @@ def richardson(
     """
     require_number("damping", damping, open_at_least=True)
     method = Richardson(damping, accelerated)
-    return LinearSolver(method, rtol, atol, max_steps, side, truncated)
+    return LinearSolver(method, rtol, atol, max_steps, truncated)

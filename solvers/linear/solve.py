@@ -16,6 +16,7 @@ from solvers.linear.base import Operator, SolverRecord
 from solvers.linear.bicgstab import bicgstab
 from solvers.linear.lsqr import LeastSquares
 from solvers.mesh import agreed, vary_like
+from solvers.programs import compiled
 from solvers.settings import Settings
 from solvers.space import Space, Tree, add, require_like, require_real, subtract, zeros_like
 
@@ -113,7 +114,7 @@ def _compiled(
     return _run(Spec(program, inverse, solver, on_failure, unscaled, throw), constants, rest, b, x0)
 
 
-@partial(jax.jit, static_argnums=0)
+@compiled
 def _run(spec: Spec, constants: list, rest: list, b: Tree, x0: Tree | None) -> tuple[Tree, Info]:
     def matvec(vector: Tree) -> Tree:
         return spec.matvec(constants, vector)

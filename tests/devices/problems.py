@@ -1,4 +1,4 @@
-"""A small task and model that are trained over devices."""
+"""Small tasks and models that are trained over devices, and a cell that is solved over them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
-from implicit_rnn import models, training
+from implicit_rnn import cells, models, training
 from implicit_rnn.training import (
     Examples,
+    Outcome,
     ParallelSettings,
     Recipe,
     Trainer,
@@ -61,8 +63,10 @@ def batches(parts: Trainer) -> list:
 def after(parts: Trainer, updates: int = 20) -> Any:
     """The state after so many updates."""
     state, epoch = parts.init(), batches(parts)
+    several = parts.settings.accumulate > 1
     for number in range(updates):
-        state = parts.step(state, epoch[number % len(epoch)])
+        batch = epoch[number % len(epoch)]
+        state = parts.step(state, (batch, epoch[number % 3]) if several else batch)
     return state
 
 
@@ -76,3 +80,54 @@ def collectives(function: Callable, *arguments: Any) -> dict[str, list[str]]:
     text = jax.jit(function).lower(*arguments).compile().as_text()
     found = {kind: re.findall(rf"= (.*?) {kind}(?:-start)?\(", text) for kind in COLLECTIVES}
     return {kind: shapes for kind, shapes in found.items() if shapes}
+
+
+class Words:
+    """Which of two halves of a vocabulary the words of a text come from, by an embedding."""
+
+    metric = "loss"
+
+    def __init__(self, size: int = 64) -> None:
+        tokens = np.random.default_rng(0).integers(0, 32, size=(size, 5))
+        label = np.mean(tokens < 16, axis=1).astype(np.float32)
+        self.splits = {"train": training.arrays({"tokens": tokens, "label": label})}
+
+    def init(self, key):
+        table = jax.random.normal(key, (32, 6))
+        return {"embedding": {"table": table}, "head": jnp.ones(6)}
+
+    def loss(self, params, batch, *, key=None):
+        found = jnp.mean(params["embedding"]["table"][batch["tokens"]], axis=1) @ params["head"]
+        square = (found - batch["label"]) ** 2
+        count = jnp.float32(square.size)
+        return jnp.mean(square), Outcome({"loss": jnp.sum(square), "count": count})
+
+
+def words(parallel, accumulate: int = 1) -> Trainer:
+    problem = Words()
+    return training.trainer(
+        problem, problem, optimiser=optax.adam(0.05), parallel=parallel,
+        settings=TrainingSettings(batch=16, accumulate=accumulate),
+    )  # fmt: skip
+
+
+CELL = cells.igru(4, boundary="learnt")
+
+
+def inputs(time: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), (time, 3))
+
+
+def parameters(cell, scale: float = 1.5) -> dict:
+    return jax.tree.map(lambda leaf: scale * leaf, cell.init(jax.random.key(0), 3))
+
+
+def graded(run: Callable, cell) -> Callable:
+    """Gradients by parameters and inputs, values, and what the solves say."""
+
+    def loss(params, xs, length):
+        states, info = run(cell, params, xs, length)
+        weights = jnp.linspace(-1, 1, states.shape[0])[:, None]
+        return jnp.sum(weights * jnp.sin(states)), (states, info)
+
+    return jax.jit(jax.grad(loss, (0, 1), has_aux=True))

@@ -19,37 +19,19 @@ from rich.console import Console
 
 from implicit_rnn import cells, models, training
 from implicit_rnn.experiments.shakespeare.task import text_task
-from implicit_rnn.training import Layout, Outcome, ParallelSettings, SettingsError, TrainingSettings
-from tests.devices.problems import ONE, after, batches, collectives, parts, same, tagger, task
-
-
-class Words:
-    """Which of two halves of a vocabulary the words of a text come from, by an embedding."""
-
-    metric = "loss"
-
-    def __init__(self, size: int = 64) -> None:
-        tokens = np.random.default_rng(0).integers(0, 32, size=(size, 5))
-        label = np.mean(tokens < 16, axis=1).astype(np.float32)
-        self.splits = {"train": training.arrays({"tokens": tokens, "label": label})}
-
-    def init(self, key):
-        table = jax.random.normal(key, (32, 6))
-        return {"embedding": {"table": table}, "head": jnp.ones(6)}
-
-    def loss(self, params, batch, *, key=None):
-        found = jnp.mean(params["embedding"]["table"][batch["tokens"]], axis=1) @ params["head"]
-        square = (found - batch["label"]) ** 2
-        count = jnp.float32(square.size)
-        return jnp.mean(square), Outcome({"loss": jnp.sum(square), "count": count})
-
-
-def words(parallel) -> training.Trainer:
-    problem = Words()
-    return training.trainer(
-        problem, problem, optimiser=optax.adam(0.05), settings=TrainingSettings(batch=16),
-        parallel=parallel,
-    )  # fmt: skip
+from implicit_rnn.training import Layout, ParallelSettings, SettingsError, TrainingSettings
+from tests.devices.problems import (
+    ONE,
+    Words,
+    after,
+    batches,
+    collectives,
+    parts,
+    same,
+    tagger,
+    task,
+    words,
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +53,11 @@ def test_twenty_updates_on_eight_devices_are_those_on_one(alone, kind):
     valid, one = whole.task.splits["valid"], parts(ONE)
     want = pytest.approx(one.evaluate(alone, valid), rel=1e-4, abs=1e-5)
     assert whole.evaluate(found, valid) == want
+    train, random = whole.task.splits["train"], np.random.default_rng(2)
+    for entry in train.plan(16, 2, random):  # every device has one of the longest
+        length = np.asarray(whole.load(train, entry).length).reshape(8, 2)
+        assert np.ptp(length.sum(axis=1)) <= np.ptp(length)
+        assert sorted(length.max(axis=1)) == sorted(length.ravel())[8:]
 
 
 def test_an_update_sends_the_gradient_once_and_nothing_else():

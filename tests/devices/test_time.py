@@ -16,29 +16,9 @@ import implicit_rnn
 from implicit_rnn import cells
 from solvers.bands import bidiagonal_solve
 from solvers.split import recurrence_solve, split_tridiagonal_solve
-from tests.devices.problems import collectives, same
+from tests.devices.problems import CELL, collectives, graded, inputs, parameters, same
 
 MESH = jax.make_mesh((8,), ("time",), (AxisType.Auto,))
-CELL = cells.igru(4, boundary="learnt")
-
-
-def inputs(time: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(1), (time, 3))
-
-
-def parameters(cell, scale: float = 1.5) -> dict:
-    return jax.tree.map(lambda leaf: scale * leaf, cell.init(jax.random.key(0), 3))
-
-
-def graded(run: Callable, cell) -> Callable:
-    """Gradients by parameters and inputs, values, and what the solves say."""
-
-    def loss(params, xs, length):
-        states, info = run(cell, params, xs, length)
-        weights = jnp.linspace(-1, 1, states.shape[0])[:, None]
-        return jnp.sum(weights * jnp.sin(states)), (states, info)
-
-    return jax.jit(jax.grad(loss, (0, 1), has_aux=True))
 
 
 def split(function: Callable) -> Callable:

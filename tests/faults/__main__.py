@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -11,12 +13,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import tests.conftest  # noqa: F401  (quick compilation, for the children as well)
 from implicit_rnn.training.tables import dump
 from tests.faults.cases import Bench, drawn, mountable, tried
-from tests.faults.child import end, start, strike
+from tests.faults.child import Forked, end, strike
 from tests.implicit_rnn.experiments.problems import CONTENT
 
 FAILED = "FAILED"
@@ -36,12 +39,12 @@ def main(argv: list[str] | None = None) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = previous(options.out, options.seed)
     began, numbers = time.monotonic(), range(len(lines), options.cases)
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder, options.out.open("a") as out:
-        bench = prepared(Path(folder))
+    with own_folder() as folder, options.out.open("a") as out:
+        bench = prepared(folder, forks=hasattr(os, "fork"))
         for number in numbers if options.only is None else [options.only]:
             if time.monotonic() - began > options.seconds:
                 break
-            line = one(bench, Path(folder), options.seed, number)
+            line = one(bench, folder, options.seed, number)
             print(json.dumps(line), flush=True)
             if options.only is None:
                 lines.append(line)
@@ -51,26 +54,47 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(line["verdict"] == FAILED for line in lines))
 
 
-def prepared(folder: Path) -> Bench:
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A temporary one; `TemporaryDirectory` would remove it at the end of every fork, too."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepared(folder: Path, forks: bool = False) -> Bench:
     """A run that nothing happens to, one that is ended half-way, and how long it takes to begin."""
     config = folder / "small.toml"
     config.write_text(dump(SMALL))
-    bench = Bench(config, folder / "whole", folder / "half", 0.0)
-    ended = end(start(bench.train(bench.whole)))
+    bench = Bench(config, folder / "whole", folder / "half")
+    ended = end(bench.start(bench.whole))
     assert ended.code == 0, ended
-    child = start(bench.train(bench.half))
+    child = bench.start(bench.half)
     # It is sealed by the time that the next one is written.
     assert strike(child, signal.SIGTERM, (bench.half / "checkpoints" / "000007.json").exists)
     end(child)
     assert not (bench.half / "result.json").exists()
+    first, _ = timed(bench, folder / "again")
+    if not forks:
+        return bench._replace(seconds=first)
+    Forked.import_all()
+    bench = bench._replace(seconds=first, forks=True)
+    begins, lasts = timed(bench, folder / "forked")
+    return bench._replace(share=lasts / begins)
+
+
+def timed(bench: Bench, folder: Path) -> tuple[float, float]:
+    """Seconds that a run takes to begin, and from there to its end."""
     began = time.monotonic()
-    child = start(bench.train(folder / "again"))
-    while not (folder / "again" / "config.toml").exists():
+    child = bench.start(folder)
+    while not (folder / "config.toml").exists():
         time.sleep(0.001)
-    seconds = time.monotonic() - began
-    end(child)
-    assert bench.same(folder / "again")
-    return bench._replace(seconds=seconds)
+    begins = time.monotonic() - began
+    ended = end(child)
+    assert bench.same(folder), ended
+    return begins, time.monotonic() - began - begins
 
 
 def one(bench: Bench, folder: Path, seed: int, number: int) -> dict:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.faults.child import Ended, end, start, strike
+from tests.faults.child import Child, Ended, Forked, end, start, strike
 from tests.faults.judge import files, lost, metrics, outcome
 
 SAME, TOLD = "same metrics", "told, kept aside"
@@ -54,13 +54,29 @@ class Bench(NamedTuple):
       config: the configuration of the run.
       whole: the folder of one that nothing happened to.
       half: that of one which was ended half-way.
-      seconds: how long one takes to begin.
+      seconds: how long one takes to begin, with imports.
+      share: how long one lasts after it has begun, in units of the time that it took to begin.
+      forks: whether commands may be forked from this process, see `Forked`.
     """
 
     config: Path
     whole: Path
     half: Path
-    seconds: float
+    seconds: float = 0.0
+    share: float = 1.0
+    forks: bool = False
+
+    def start(self, folder: Path, started: bool = False, **how: Any) -> Child:
+        """Begins a run, or goes on where the folder is.
+
+        Args:
+          folder: of the run.
+          started: as a process of its own from the first instruction on.
+          how: as for `child.start`, which then starts it.
+        """
+        if self.forks and not started and not any(how.values()):
+            return Forked(self.train(folder))
+        return start(self.train(folder), **how)
 
     def train(self, folder: Path) -> list[str | Path]:
         """The command, which goes on where the folder is."""
@@ -106,7 +122,7 @@ def struck(
     Then the run goes on.
     """
     moment = rng.choice(["starting", "running", "running", "writing"])
-    child = start(bench.train(folder))
+    child = bench.start(folder, started=moment == "starting")
     if moment == "writing":
         name = f"{rng.choice([7, 14, 21]):06d}.orbax*"
         there = strike(child, number, lambda: any((folder / "checkpoints").glob(name)))
@@ -117,7 +133,7 @@ def struck(
             child.wait(after)
         there, what = strike(child, number, lambda: True), f"{number.name} after {after:.2f} s"
     else:
-        what = f"{number.name} {running(child, folder, rng)}"
+        what = f"{number.name} {running(bench, child, folder, rng)}"
         there = strike(child, number, lambda: True)
     ended = end(child)
     early = not folder.exists() and "KeyboardInterrupt" in ended.err
@@ -129,7 +145,7 @@ def struck(
     return (EARLY if early or ended.code == -signal.SIGTERM else SAME), what
 
 
-def running(child: subprocess.Popen, folder: Path, rng: random.Random) -> str:
+def running(bench: Bench, child: Child, folder: Path, rng: random.Random) -> str:
     """Waits for a moment of a run: compilation, an update, a checkpoint, an evaluation, its end.
 
     It is drawn in units of the time that the run took to begin, whatever else the machine does.
@@ -137,7 +153,7 @@ def running(child: subprocess.Popen, folder: Path, rng: random.Random) -> str:
     began = time.monotonic()
     while not (folder / "config.toml").exists() and child.poll() is None:
         time.sleep(0.001)
-    after = rng.uniform(0, 1.5) * (time.monotonic() - began)
+    after = rng.uniform(0, 1.5 * bench.share) * (time.monotonic() - began)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(after)
     return f"{after:.2f} s after it began"
@@ -145,7 +161,7 @@ def running(child: subprocess.Popen, folder: Path, rng: random.Random) -> str:
 
 def goes_on(bench: Bench, folder: Path, told: str = "") -> Ended:
     """The run to its end, after which it must be what it would have been."""
-    ended = end(start(bench.train(folder)))
+    ended = end(bench.start(folder))
     assert ended.code == 0, ended
     assert bench.same(folder), (told, ended)
     return ended
@@ -158,10 +174,11 @@ def full_disk(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
     """
     size = int(2 ** rng.uniform(2, 10.5))  # kilobytes: from a note to more than a run needs
     with mounted(folder, size) as disk:
-        own, limit = (disk or folder) / "run", None
+        own, how = (disk or folder) / "run", {}
         if disk is None:
             limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1024 * size, 1024 * size))
-        ended = end(start(bench.train(own), limit=limit, changes=NO_CACHE))
+            how = {"limit": limit, "changes": NO_CACHE}
+        ended = end(bench.start(own, **how))
         what = f"{size} kB"
         if ended.code == 0:
             assert bench.same(own)
@@ -208,7 +225,7 @@ def damage(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]:
         )
     what = f"{origin.name}: {path.relative_to(folder)} {how}"
     before = files(folder)
-    ended = end(start(bench.train(folder)))
+    ended = end(bench.start(folder))
     if ended.code:
         assert ended.code == 1, (what, ended)
         assert ended.sentence
@@ -232,11 +249,11 @@ def clock(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]:
     """A clock that runs backwards, and is set back by up to a year; killed once, too."""
     jump = rng.choice([0, 3600, 86400 * 365]) * rng.random()
     before = CLOCK.format(jump=jump)
-    child = start(bench.train(folder), before=before)
-    running(child, folder, rng)
+    child = bench.start(folder, before=before)
+    running(bench, child, folder, rng)
     child.kill()
     end(child)
-    ended = end(start(bench.train(folder), before=CLOCK.format(jump=2 * jump)))
+    ended = end(bench.start(folder, before=CLOCK.format(jump=2 * jump)))
     assert ended.code == 0, ended
     assert bench.same(folder), ended
     return SAME, f"back by {jump:.0f} s"
@@ -247,8 +264,8 @@ def read_only(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
     with mounted(folder, 2**16) as disk:
         assert disk is not None
         own, refused = disk / "run", ("Operation not permitted", "Read-only file system")
-        child = start(bench.train(own), changes=NO_CACHE)
-        when = running(child, own, rng)
+        child = bench.start(own)
+        when = running(bench, child, own, rng)
         change(disk, "+i")  # a file system with a writer cannot be mounted again as read-only
         ended = end(child)
         change(disk, "-i")
@@ -256,7 +273,7 @@ def read_only(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
             assert ended.code == 1, ended
             assert any(words in ended.sentence for words in refused), ended
         remount(disk, "ro")
-        again = end(start(bench.train(own), changes=NO_CACHE))
+        again = end(bench.start(own))
         assert again.code == 1, again
         assert any(words in again.sentence for words in refused), again
         remount(disk, "rw")
@@ -266,9 +283,9 @@ def read_only(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]
 
 def two_hosts(bench: Bench, folder: Path, rng: random.Random) -> tuple[str, str]:
     """Two hosts that do not see one another's locks begin in one folder; the later one has it."""
-    first = start(bench.train(folder), before=HOST.format(name="first"))
-    when = running(first, folder, rng)
-    second = start(bench.train(folder), before=HOST.format(name="second"))
+    first = bench.start(folder, before=HOST.format(name="first"))
+    when = running(bench, first, folder, rng)
+    second = bench.start(folder, before=HOST.format(name="second"))
     both = end(first), end(second)
     codes = sorted(ended.code for ended in both)
     assert codes in ([0, 0], [0, 1]), both

@@ -76,17 +76,27 @@ def images(count: int) -> bytes:
 
 
 CITATIONS = npz(
-    x_data=np.ones(6), x_indices=np.array([0, 1, 2, 3, 0, 1]), x_indptr=np.arange(7),
-    x_shape=np.array([6, 4]), edges=np.array([[0, 1], [2, 3]]), labels=np.arange(6),
-    idx_train=np.array([0, 1]), idx_val=np.array([2]), idx_test=np.array([3, 4]),
-)  # fmt: skip
+    x_data=np.ones(6),
+    x_indices=np.array([0, 1, 2, 3, 0, 1]),
+    x_indptr=np.arange(7),
+    x_shape=np.array([6, 4]),
+    edges=np.array([[0, 1], [2, 3]]),
+    labels=np.arange(6),
+    idx_train=np.array([0, 1]),
+    idx_val=np.array([2]),
+    idx_test=np.array([3, 4]),
+)
 ROLLS = {name: np.zeros((5, 88), np.uint8) for name in music.SPLITS}
 MUSIC = npz(**ROLLS, **{f"{name}_lengths": np.array([2, 3]) for name in music.SPLITS})
 CIFAR = npz(x_train_enc=np.ones((3, 2, 32, 32), np.uint8), y_train=np.array([1, 9], np.uint8))
 CONLLU = text(
-    "# newdoc id = a", "1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_", "2-3\tdogs\t_\t_\t_\t_\t_\t_\t_\t_",
-    "2\tdog\tdog\tNOUN\tNN\t_\t0\troot\t_\t_", "3\ts\ts\tPART\tPOS\t_\t2\tcase\t_\t_", "",
-)  # fmt: skip
+    "# newdoc id = a",
+    "1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_",
+    "2-3\tdogs\t_\t_\t_\t_\t_\t_\t_\t_",
+    "2\tdog\tdog\tNOUN\tNN\t_\t0\troot\t_\t_",
+    "3\ts\ts\tPART\tPOS\t_\t2\tcase\t_\t_",
+    "",
+)
 VOCABULARY = features.vocabulary([corpora.Sentence(("A", "dog", "1990s"), ("DT", "NN", "CD"))])
 PIECES = subwords.subwords([("the dog", "der hund"), ("the cat", "die katze")], 5)
 
@@ -213,8 +223,10 @@ def declared(whole: bytes, rng: random.Random) -> bytes:
         text_ = old[:first] + rng.choice(kinds) + old[old.index("'", first) :]
     elif how == "numbers":
         size = rng.choice([8, 1, 4])
-        body = b"".join(rng.choice([b"\xff" * size, b"\x7f" * size, b"\x00" * size])
-                        for _ in range(len(body) // size))  # fmt: skip
+        body = b"".join(
+            rng.choice([b"\xff" * size, b"\x7f" * size, b"\x00" * size])
+            for _ in range(len(body) // size)
+        )
         return head + body
     else:
         return mutated(whole, rng)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import os
+import resource
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from implicit_rnn.experiments.config import load as resolved
 from implicit_rnn.training.tables import dump
 from tests.faults.child import run, several
 from tests.implicit_rnn.experiments.problems import CONTENT
@@ -32,6 +36,8 @@ SETTINGS = {
     "model.hidden=0": "model.hidden must be at least 1, got 0",
     "model.layers=0": "model.layers must be at least 1, got 0",
     "model.feature_dropout=1.0": "model.feature_dropout must be at least 0 and below 1, got 1.0",
+    "model.hidden=1000000000": "model.hidden must be at most 1e+06 in size, got 1000000000",
+    "solver.backward=2.5": "solver.backward: an integer or a string wanted, got 2.5",
     "task.dimension=0": "task.dimension must be at least 1, got 0",
     "task.valid=0": "task.valid must be at least 1, got 0",
     "task.max_length=0": "task.max_length must be at least 1, got 0",
@@ -82,10 +88,104 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert found.code == 1, (message, found)
         assert message in found.sentence
         assert not found.out
+    # What an editor of another system put before the first word is no error.
+    (marked := tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbf" + dump(CONTENT).encode())
+    assert resolved(marked).runs
     # Nothing was written, neither where it should have been nor anywhere else.
     assert not (tmp_path / "deep").exists()
     strange = {path.name for path in tmp_path.iterdir() if path.suffix != ".toml"}
     assert strange == {"begun"}
+
+
+def little_memory() -> None:
+    """What a machine says that has room for the program, and for no large network."""
+    resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
+
+
+def test_a_network_that_no_memory_has_room_for_is_no_hang(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(dump(CONTENT))
+    train = ["train", tmp_path / "small.toml", "--output", tmp_path / "run"]
+    ended = run(*train, "--set", "model.hidden=1000000", limit=little_memory)
+    assert ended.code == 1
+    assert "there is not enough memory" in ended.sentence
+
+
+RESULT = {
+    "test": {"error": 0.5}, "config": {}, "parameters": 10, "updates": 5, "skipped": 0,
+    "seconds": 2.0,
+}  # fmt: skip
+LINES = [b'{"update": 5, "valid_error": 0.5, "seconds": 1}\n', b'{"update": 7, "valid_error": 1}\n']
+
+
+def test_odd_folders_are_refused_or_told_in_a_sentence(tmp_path: Path) -> None:
+    """Folders that nothing was trained in: their files were written, or damaged, by hand."""
+    whole = {
+        "config.toml": dump(CONTENT).encode(),
+        "experiment.json": json.dumps({"title": "t", "runs": {"": {}}, "paper": []}).encode(),
+        "result.json": json.dumps(RESULT).encode(),
+        "metrics.jsonl": b"".join(LINES),
+    }
+
+    def folder(name: str, **changes: bytes | None) -> Path:
+        (tmp_path / name).mkdir()
+        files = whole | {key.replace("_", "."): value for key, value in changes.items()}
+        for file, content in files.items():
+            if content is not None:
+                (tmp_path / name / file).write_bytes(content)
+        return tmp_path / name
+
+    (tmp_path / "record.json").write_text('{"runs": 3}')
+    (tmp_path / "a-folder.json").mkdir()
+    good = folder("good")
+    record = ["record", good, "--output"]
+    refused: dict[str, list[str | Path]] = {
+        "record.json is damaged: its runs are 3": [*record, tmp_path / "record.json", "--add"],
+        "Is a directory: " + str(tmp_path / "a-folder.json"): [*record, tmp_path / "a-folder.json"],
+        "result.json is damaged: its test is 3": [
+            *["report", folder("test", result_json=json.dumps(RESULT | {"test": 3}).encode())]
+        ],
+        "run.json is damaged: it holds no list": ["report", folder("run", run_json=b"{}")],
+        "result.json is damaged: it must hold": ["plot", folder("list", result_json=b"[1]")],
+        "has no run that can be evaluated": ["evaluate", folder("none", config_toml=None)],
+        "is a file: name a folder": ["demo", "--output", good / "config.toml"],
+        "what comes before .toml '..' is no name": ["train", tmp_path / "...toml"],
+    }
+    (tmp_path / "...toml").write_text(dump(CONTENT))
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "title.toml").write_text("title = 3\nprofiles = 3")
+    (tmp_path / "configs" / "bad.toml").write_bytes(b"\xff")
+    damaged = folder("bad", metrics_jsonl=b"[1]\n".join(LINES))
+    told = [["plot", damaged], ["list"], ["demo", "--seed", str(10**30)]]
+    ended = several(*refused.values(), *told, before=f"import os; os.chdir({str(tmp_path)!r})")
+    for found, message in zip(ended, refused, strict=False):
+        *before, last = found.err.splitlines()
+        assert found.code == 1, (message, found)
+        assert last.startswith("implicit-rnn: ")
+        assert message in last
+        assert all("left out: " in line for line in before)
+    plotted, listed, demo = ended[len(refused) :]
+    assert plotted.code == 0, plotted
+    assert "metrics.jsonl is damaged (line 2 cannot be read): figures show" in plotted.err
+    assert listed.code == 0, listed
+    assert "cannot be read: " in " ".join(listed.out.split())
+    assert demo.code == 2
+    assert "must be at most 2147483647" in demo.err
+
+
+def test_an_output_that_cannot_take_the_words_is_no_traceback(tmp_path: Path) -> None:
+    closed = run("list", limit=lambda: os.close(1))
+    assert (closed.code, closed.err) == (0, "")
+    with open("/dev/full", "w") as full:
+        ended = run("list", limit=lambda: os.dup2(full.fileno(), 1))
+    assert ended.code == 1
+    assert "No space left on device" in ended.sentence
+    # A terminal that has no words for what is printed: names that are not its own.
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "na\u00efve.toml").write_text("")
+    before = f"import os; os.chdir({str(tmp_path)!r})"
+    ended = run("list", before=before, changes={"PYTHONIOENCODING": "ascii"})
+    assert ended.code == 1
+    assert "set PYTHONIOENCODING=utf-8" in ended.sentence
 
 
 CONTENTS = bytes(range(256)) * 100
@@ -143,9 +243,10 @@ def test_a_download_that_goes_wrong_ends_in_a_sentence_and_is_bounded(
             "    data.DATASETS[name] = data.DataSet('a test', 'none', (file,))\n"
         )
         ended = several(
-            *[["data", "fetch", name] for name in names], ["data", "verify", "whole"],
+            *[["data", "fetch", name] for name in names],
+            ["data", "verify", "whole"],
             before=before,
-        )  # fmt: skip
+        )
     told = dict(zip(names, ended, strict=False))
     assert "what has arrived is kept" in told["cut"].sentence
     assert "fetch again" in told["status"].sentence

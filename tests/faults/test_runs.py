@@ -77,9 +77,13 @@ def test_a_run_none_of_whose_solves_converge_stops_with_the_diagnosis(tmp_path: 
     hopeless = ["solver.max_steps=1", "solver.rtol=1e-9", "solver.free_sweeps=false"]
     hopeless += ["task.min_length=5"]  # a shorter one may be exact at once
     ended = run(
-        "train", tmp_path / "small.toml", "--no-figures", "--output", tmp_path / "run",
+        "train",
+        tmp_path / "small.toml",
+        "--no-figures",
+        "--output",
+        tmp_path / "run",
         *[part for setting in hopeless for part in ("--set", setting)],
-    )  # fmt: skip
+    )
     assert ended.code == 1
     assert "no solve of 21 updates in a row converged" in ended.sentence
     assert "raise solver.max_steps" in ended.sentence

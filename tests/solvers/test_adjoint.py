@@ -34,9 +34,13 @@ UNROLLED = {"picard": 1e-8, "anderson": 1e-3, "broyden": 1e-3, "newton": 1e-8, "
 def gradient(method, how, theta, cotangent, x0=None, **settings):
     def loss(theta):
         x, info = solvers.fixed_point(
-            tanh_map, theta, jnp.zeros(6) if x0 is None else x0, method=method, adjoint=how,
+            tanh_map,
+            theta,
+            jnp.zeros(6) if x0 is None else x0,
+            method=method,
+            adjoint=how,
             **settings,
-        )  # fmt: skip
+        )
         return jnp.vdot(cotangent, x), info
 
     return jax.jit(jax.grad(loss, has_aux=True))(theta)
@@ -116,9 +120,14 @@ def test_gradient_matches_finite_differences_of_the_solve_itself(how):
         @jax.jit
         def loss(scale):
             x, _ = solvers.fixed_point(
-                tanh_map, (scale * weight, bias), jnp.zeros(6), method="picard", adjoint=make(),
-                rtol=1e-13, max_steps=150,
-            )  # fmt: skip
+                tanh_map,
+                (scale * weight, bias),
+                jnp.zeros(6),
+                method="picard",
+                adjoint=make(),
+                rtol=1e-13,
+                max_steps=150,
+            )
             return jnp.sum(jnp.sin(3 * x))
 
         h = 1e-5
@@ -139,9 +148,13 @@ def test_second_derivatives_match_differentiation_of_the_long_loop(how):
 
         def ours(bias):
             x, _ = solvers.fixed_point(
-                tanh_map, (weight, bias), jnp.zeros(6), method="picard", adjoint=EXACT[how](),
+                tanh_map,
+                (weight, bias),
+                jnp.zeros(6),
+                method="picard",
+                adjoint=EXACT[how](),
                 rtol=1e-14,
-            )  # fmt: skip
+            )
             return jnp.sum(x**3)
 
         vector = jnp.linspace(-1, 1, 6)
@@ -156,9 +169,13 @@ def test_tangent_supports_forward_mode_and_hessians():
 
         def ours(bias):
             return solvers.fixed_point(
-                tanh_map, (weight, bias), jnp.zeros(6), method="picard",
-                adjoint=EXACT["tangent"](), rtol=1e-14,
-            )[0]  # fmt: skip
+                tanh_map,
+                (weight, bias),
+                jnp.zeros(6),
+                method="picard",
+                adjoint=EXACT["tangent"](),
+                rtol=1e-14,
+            )[0]
 
         x = tanh_solution(weight, bias)
         slope = 1 - x**2
@@ -239,9 +256,14 @@ def test_probe_receives_what_the_backward_solve_did(how, steps):
 
         def loss(theta, probe):
             x, info = solvers.fixed_point(
-                tanh_map, theta, jnp.zeros(6), method="picard", adjoint=make(), probe=probe,
+                tanh_map,
+                theta,
+                jnp.zeros(6),
+                method="picard",
+                adjoint=make(),
+                probe=probe,
                 max_steps=80,
-            )  # fmt: skip
+            )
             return jnp.sum(x), info
 
         probe = solvers.adjoint_probe()

@@ -170,8 +170,13 @@ def test_race_survives_a_start_that_fails():
     assert info.converged
     assert info.winner == 2
     np.testing.assert_allclose(x, 2.0, rtol=1e-3)
-    _, info = solvers.race(lambda _, x: 2 * x + 1, (), starts[2:] + jnp.arange(2.0)[:, None],
-                           method="picard", max_steps=5)  # fmt: skip
+    _, info = solvers.race(
+        lambda _, x: 2 * x + 1,
+        (),
+        starts[2:] + jnp.arange(2.0)[:, None],
+        method="picard",
+        max_steps=5,
+    )
     assert not info.converged
 
 

@@ -213,9 +213,12 @@ def test_stalled_at_the_limit_of_precision():
     assert info.status in (Status.STALLED, Status.CONVERGED)
     assert info.residual < 1e-6
     _, info = solve(
-        lambda theta, x: tanh_map(theta, x) + 1e-3 * jnp.sin(1e6 * x), theta, jnp.zeros(6),
-        "picard", rtol=1e-7,
-    )  # fmt: skip
+        lambda theta, x: tanh_map(theta, x) + 1e-3 * jnp.sin(1e6 * x),
+        theta,
+        jnp.zeros(6),
+        "picard",
+        rtol=1e-7,
+    )
     assert info.status == Status.STALLED
 
 

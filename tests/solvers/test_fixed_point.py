@@ -122,9 +122,15 @@ def test_anderson_equals_gmres_on_an_affine_map():
         jacobian = 0.8 * rng.standard_normal((8, 8)) / np.sqrt(8)
         bias = jnp.asarray(rng.standard_normal(8))
         _, info = solvers.fixed_point(
-            lambda _, x: jacobian @ x + bias, (), jnp.zeros(8), method=solvers.anderson(8),
-            rtol=0.0, atol=0.0, max_steps=6, trace=7,
-        )  # fmt: skip
+            lambda _, x: jacobian @ x + bias,
+            (),
+            jnp.zeros(8),
+            method=solvers.anderson(8),
+            rtol=0.0,
+            atol=0.0,
+            max_steps=6,
+            trace=7,
+        )
         _, krylov = linear.gmres(rtol=0.0, max_steps=6)(lambda v: v - jacobian @ v, bias, trace=7)
         x = np.zeros(8)
         for k in range(2, 6):

@@ -127,9 +127,11 @@ def test_states_may_be_pytrees():
     method = jaxopt_bridge.method(METHODS["anderson"])
     start = {"a": jnp.zeros(3), "b": jnp.zeros((2, 2))}
     x, info = solvers.fixed_point(
-        lambda theta, x: jax.tree.map(lambda leaf: jnp.cos(theta * leaf), x), 1.0, start,
+        lambda theta, x: jax.tree.map(lambda leaf: jnp.cos(theta * leaf), x),
+        1.0,
+        start,
         method=method,
-    )  # fmt: skip
+    )
     assert info.converged
     jax.tree.map(lambda leaf: np.testing.assert_allclose(leaf, 0.739085, atol=1e-4), x)
 
@@ -209,9 +211,14 @@ def test_linear_solve_differentiates_through_it(name, matrix, rhs):
 def test_it_serves_as_an_adjoint_and_reports_to_the_probe(name, theta):
     def loss(theta, probe):
         x, _ = solvers.fixed_point(
-            contraction, theta, jnp.zeros(SIZE), method="picard", rtol=1e-6, probe=probe,
+            contraction,
+            theta,
+            jnp.zeros(SIZE),
+            method="picard",
+            rtol=1e-6,
+            probe=probe,
             adjoint=adjoint.implicit(linear(name)),
-        )  # fmt: skip
+        )
         return jnp.sum(x**2)
 
     found, seen = jax.jit(jax.grad(loss, (0, 1)))(theta, solvers.adjoint_probe())

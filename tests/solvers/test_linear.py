@@ -158,15 +158,14 @@ def test_second_derivatives_are_those_of_the_dense_solve(name, dtype):
             np.testing.assert_allclose(jax.jit(order)(point), expected, rtol=tolerance)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ["richardson", *KRYLOV])
-def test_preconditioner_saves_steps_and_keeps_the_answer(name, side):
+def test_preconditioner_saves_steps_and_keeps_the_answer(name):
     with precision("float64"):
         rng = np.random.default_rng(2)
         scales = np.logspace(0, 2, SIZE)
         matrix = np.diag(scales) @ (np.eye(SIZE) + 0.2 * rng.standard_normal((SIZE, SIZE)) / 3)
         b = right_hand_side()
-        solver = make(name, "float64", side=side, max_steps=60)
+        solver = make(name, "float64", max_steps=60)
         x, info = solver(
             lambda v: jnp.asarray(matrix) @ v, jnp.asarray(b), precond=lambda v: v / scales
         )
@@ -176,20 +175,22 @@ def test_preconditioner_saves_steps_and_keeps_the_answer(name, side):
         assert plain.steps >= info.steps or not plain.converged
 
 
-@pytest.mark.parametrize("side", [pytest.param("left", marks=pytest.mark.slow), "right"])
-def test_gradient_uses_the_transposed_preconditioner(side):
+def test_gradient_uses_the_transposed_preconditioner():
     with precision("float64"):
         matrix = jnp.asarray(matrices()["nonsymmetric"])
         inverse = jnp.linalg.inv(matrix)
         b = jnp.asarray(right_hand_side())
         # With the exact inverse either solve takes a step or two, but only if it is transposed.
-        solver = linear.gmres(rtol=1e-10, max_steps=4, side=side)
+        solver = linear.gmres(rtol=1e-10, max_steps=4)
 
         def loss(b):
             x, info = solvers.linear_solve(
-                lambda v: matrix @ v, b, solver=solver, precond=lambda v: inverse @ v,
+                lambda v: matrix @ v,
+                b,
+                solver=solver,
+                precond=lambda v: inverse @ v,
                 on_failure="nan",
-            )  # fmt: skip
+            )
             return jnp.sum(x), info
 
         gradient, info = jax.grad(loss, has_aux=True)(b)
@@ -323,20 +324,17 @@ def test_law_operator_and_its_transpose_agree(seed):
     rng = np.random.default_rng(seed)
     matrix = jnp.asarray(rng.standard_normal((SIZE, SIZE)), jnp.float32)
     u, v = jnp.asarray(rng.standard_normal((2, SIZE)), jnp.float32)
-    for side in ("left", "right"):
-        task, _ = linear.lsqr(side=side).prepare(
-            lambda v: matrix @ v, u, precond=lambda v: v * jnp.arange(1.0, SIZE + 1)
-        )
-        left = jnp.vdot(task.problem.operator(u), v)
-        right = jnp.vdot(u, task.problem.transpose(v))
-        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-2)
+    task, _ = linear.lsqr().prepare(
+        lambda v: matrix @ v, u, precond=lambda v: v * jnp.arange(1.0, SIZE + 1)
+    )
+    left = jnp.vdot(task.problem.operator(u), v)
+    right = jnp.vdot(u, task.problem.transpose(v))
+    np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-2)
 
 
 def test_bad_settings_and_inputs_are_named():
     with pytest.raises(TypeError, match="unexpected keyword"):
         linear.gmres(tolerance=1e-3)
-    with pytest.raises(ValueError, match="side must be"):
-        linear.bicgstab(side="both")
     with pytest.raises(ValueError, match="rtol must be at least 0"):
         linear.bicgstab(rtol=-1.0)
     with pytest.raises(TypeError, match="dtype int32"):

@@ -140,9 +140,14 @@ def test_free_sweeps_are_two_more_than_met_the_tolerance():
 
         def value(theta, free):
             return solvers.lockstep(
-                sweep, theta, x0, free_sweeps=free, rtol=1e-3, accelerated=False,
+                sweep,
+                theta,
+                x0,
+                free_sweeps=free,
+                rtol=1e-3,
+                accelerated=False,
                 backward=Sweeps(rtol=1e-13),
-            )  # fmt: skip
+            )
 
         solve = jax.jit(value, static_argnums=1)
         (x, told), (found, info) = solve(theta, False), solve(theta, True)
@@ -185,9 +190,15 @@ def truncated(scale, steps, policy="zero"):
     def loss(theta, probe):
         # Not solved: the backward system is that of the start.
         x, _ = solvers.lockstep(
-            sweep, theta, x0, backward=Sweeps(steps=steps, on_failure=policy), probe=probe,
-            in_axes=(None, 1), max_steps=1, rtol=1e9,
-        )  # fmt: skip
+            sweep,
+            theta,
+            x0,
+            backward=Sweeps(steps=steps, on_failure=policy),
+            probe=probe,
+            in_axes=(None, 1),
+            max_steps=1,
+            rtol=1e9,
+        )
         return jnp.sum(cotangent * x)
 
     run = jax.jit(jax.grad(loss, (0, 1)))

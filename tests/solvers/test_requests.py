@@ -71,6 +71,38 @@ def test_a_solution_found_elsewhere_has_the_derivative_of_a_solution(how):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
+def test_a_root_of_truncated_iterations_is_judged_as_any_root():
+    """`g` has units of its own: small beside `x` is not small beside `g(x0)`."""
+    far, near = (
+        solvers.root(
+            lambda a, x: 1e-3 * (x - jnp.cos(a * x)), 1.0, jnp.float32(5.0),
+            method=solvers.picard(damping), adjoint=adjoint.tbptt(3), max_steps=200, rtol=1e-3,
+        )[1]
+        for damping in (1.0, 800.0)
+    )  # fmt: skip
+    assert not far.converged
+    assert far.residual > 0.5
+    assert near.converged
+
+
+def test_a_norm_of_ones_own_judges_roots_and_truncated_iterations_too():
+    def f(_, x):
+        return jnp.array([0.5, 0.99]) * x + 1
+
+    settings = {"rtol": 1e-3, "norm": lambda x: jnp.abs(x[0]), "method": "picard"}
+    for how in ("implicit", adjoint.tbptt(4)):
+        _, info = solvers.fixed_point(f, None, jnp.zeros(2), adjoint=how, **settings)
+        assert info.converged
+        assert info.residual <= 1e-3
+        # The first row of g is 10,000 times smaller than the second.
+        _, info = solvers.root(
+            lambda _, x: jnp.array([1e-4, 1.0]) * (x - f(None, x)), None, jnp.zeros(2),
+            adjoint=how, **{**settings, "method": solvers.picard(1e-2)}, max_steps=40,
+        )  # fmt: skip
+        assert not info.converged
+        assert info.residual > 0.9
+
+
 def test_a_given_solution_that_is_none_is_called_so():
     _, info = solvers.implicit_diff(lambda a, x: jnp.cos(a * x), 1.0, jnp.float32(0.2))
     assert not info.converged
@@ -113,9 +145,13 @@ def test_throw_raises_out_of_jit_and_vmap_and_says_which_and_what(wrap):
 def test_throw_raises_from_the_solve_of_a_derivative(kind, mode):
     def loss(w):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x), w, jnp.ones(3), rtol=1e-2,
-            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)), throw=True,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x),
+            w,
+            jnp.ones(3),
+            rtol=1e-2,
+            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)),
+            throw=True,
+        )
         return jnp.sum(x)
 
     with pytest.raises(Exception, match=r"(backward solves|of a derivative) did not converge"):
@@ -247,9 +283,15 @@ def test_patience_and_blowup_end_a_solve_when_they_say():
 def test_checkpointed_unrolling_gives_the_same_gradient_and_keeps_less(make):
     def loss(w, checkpoint):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1), w, jnp.zeros(32), method="picard", max_steps=64,
-            adjoint=make(checkpoint=checkpoint), rtol=0.0, patience=None,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x + 1),
+            w,
+            jnp.zeros(32),
+            method="picard",
+            max_steps=64,
+            adjoint=make(checkpoint=checkpoint),
+            rtol=0.0,
+            patience=None,
+        )
         return jnp.sum(x)
 
     w = 0.5 * jnp.eye(32)
@@ -271,9 +313,14 @@ def test_the_gradient_through_iterations_is_that_of_the_iterations():
 
     def loss(w):
         x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1), w, jnp.zeros(3), method="picard", max_steps=4,
-            adjoint="bptt", rtol=0.0,
-        )  # fmt: skip
+            lambda w, x: jnp.tanh(w @ x + 1),
+            w,
+            jnp.zeros(3),
+            method="picard",
+            max_steps=4,
+            adjoint="bptt",
+            rtol=0.0,
+        )
         return jnp.sum(x)
 
     w = 0.8 * jnp.eye(3) + 0.1
@@ -287,9 +334,14 @@ def test_coefficients_chosen_on_the_way_are_constants_of_bptt(method):
 
     def loss(b):
         x, _ = solvers.fixed_point(
-            lambda b, x: matrix @ x + b, b, jnp.zeros(2), method=method, adjoint="bptt",
-            max_steps=12, rtol=1e-6,
-        )  # fmt: skip
+            lambda b, x: matrix @ x + b,
+            b,
+            jnp.zeros(2),
+            method=method,
+            adjoint="bptt",
+            max_steps=12,
+            rtol=1e-6,
+        )
         return jnp.vdot(jnp.array([1.0, -2.0]), x)
 
     expected = np.linalg.solve(np.eye(2) - np.asarray(matrix).T, [1.0, -2.0])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import subprocess
 import sys
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 import solvers
-from solvers import adjoint, linear
+from solvers import adjoint, linear, programs
+from solvers.settings import Settings
 
 FACTORIES = {
     **{name: make for name, make in solvers.METHODS.items()},
@@ -135,18 +138,20 @@ def resident():
 def f(w, x):
     return jnp.tanh(w @ x + 1)
 
-def call():
+def call(number):
     w = 0.5 * jnp.eye(8)
     solvers.fixed_point(f, w, jnp.zeros(8), method=solvers.anderson())
-    jax.grad(lambda w: solvers.fixed_point(lambda w, x: f(w, x) + c, w, jnp.zeros(8))[0].sum())(w)
-    solvers.linear_solve(lambda v: v - 0.5 * (w @ v), jnp.ones(8), solver=solvers.linear.gmres())
+    g = lambda w, x: (1 - number) * f(w, x) + c
+    jax.grad(lambda w: solvers.fixed_point(g, w, jnp.zeros(8))[0].sum())(w)
+    a = lambda v: v - number / 3 * (w @ v)
+    solvers.linear_solve(a, jnp.ones(8), solver=solvers.linear.gmres())
 
 c = jnp.ones(8)
-for _ in range(5):
-    call()
+for step in range(5):
+    call(0.1 + 0.01 * step)
 before = resident()
-for _ in range(200):
-    call()
+for step in range(200):
+    call(0.2 + 0.001 * step)
 print(resident() - before)
 """
 
@@ -156,3 +161,81 @@ def test_two_hundred_eager_calls_do_not_make_the_process_grow():
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < 20
+
+
+def number_of_programs(run):
+    """How many programs calls of `run` compile."""
+    compiled = []
+
+    def note(event, *_, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        run()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    return len(compiled)
+
+
+class Shifted:
+    def __init__(self, shift):
+        self.shift = shift
+
+    def __call__(self, w, x):
+        return self.shift * jnp.tanh(w * x) / 3 + (1 - self.shift)
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.float32])
+def test_numbers_that_a_map_closes_over_are_no_part_of_its_program(kind):
+    def solve(shift, w=0.8):
+        f = Shifted(kind(shift))
+        x, _ = solvers.fixed_point(f, w, jnp.zeros(2), method="picard")
+        y, _ = solvers.linear_solve(lambda v: v + kind(shift) * jnp.roll(v, 1), x, solver="cgne")
+        return jnp.sum(y)
+
+    gradient = jax.grad(lambda w, shift: solve(shift, w))
+    first = gradient(0.8, 0.15), solve(0.15)
+    shifts = [0.2, 0.5, 1 / 3, 0.7]
+    assert number_of_programs(lambda: [(gradient(0.8, s), solve(s)) for s in shifts]) == 0
+    again = gradient(0.8, 0.15), solve(0.15)
+    np.testing.assert_allclose(again, first, rtol=1e-6)
+    x = 0.0
+    for _ in range(60):
+        x = 0.7 * np.tanh(0.8 * x) / 3 + 0.3
+    np.testing.assert_allclose(solve(0.7), 2 * x / 1.7, rtol=1e-4)
+
+
+def test_the_number_in_a_map_stays_what_it_is_where_every_example_fails():
+    """Data of failed examples are cleared before a gradient passes; the 3 of `x / 3` is none."""
+
+    def loss(w):
+        x, info = solvers.compacted(
+            lambda theta, x: theta[0] * x / 3 + theta[1], (w, jnp.full((2, 1), jnp.nan)),
+            jnp.zeros((2, 1)), in_axes=(None, 0), method="picard",
+            adjoint=solvers.adjoint.implicit(on_failure="zero"),
+        )  # fmt: skip
+        return jnp.sum(x), info
+
+    slope, info = jax.grad(loss, has_aux=True)(0.5)
+    assert not np.any(info.converged)
+    assert slope == 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Power(Settings):
+    exponent: int
+
+
+def test_programs_used_longest_ago_are_dropped(monkeypatch):
+    monkeypatch.setattr(programs, "MOST_PROGRAMS", 2)
+    run = programs.compiled(lambda spec, x: x**spec.exponent)
+    specs = [Power(n) for n in range(4)]
+    alive = [weakref.ref(spec) for spec in specs]
+    while specs:
+        run(specs.pop(0), jnp.ones(3))
+    gc.collect()
+    assert [spec() is not None for spec in alive] == [False, False, True, True]
+    assert number_of_programs(lambda: run(Power(3), jnp.ones(3))) == 0
+    assert number_of_programs(lambda: run(Power(0), jnp.ones(3))) == 1

@@ -60,9 +60,12 @@ def nan_in_one(policy: str):
 
     def loss(theta):
         x, info = solvers.lockstep(
-            sweep, theta, jnp.zeros_like(data), in_axes=(None, 1),
+            sweep,
+            theta,
+            jnp.zeros_like(data),
+            in_axes=(None, 1),
             backward=Sweeps(on_failure=policy),
-        )  # fmt: skip
+        )
         return jnp.sum(x), info
 
     return jax.grad(loss, has_aux=True)((jnp.float32(0.5), data))
@@ -105,13 +108,20 @@ def test_zero_is_zero_in_a_batch_whose_map_is_not_finite_at_zero(form):
     def solve(w, c):
         if form == "compacted":
             return solvers.compacted(
-                f, (w, c), jnp.zeros((3, 2)), in_axes=(None, 0), method="picard",
+                f,
+                (w, c),
+                jnp.zeros((3, 2)),
+                in_axes=(None, 0),
+                method="picard",
                 adjoint=adjoint.implicit(on_failure="zero"),
-            )  # fmt: skip
+            )
         x, info = solvers.lockstep(
             lambda theta, x: (f(theta, x), Bands(jnp.zeros_like(x), jnp.zeros_like(x))),
-            (w, c), jnp.zeros((2, 3, 1)), in_axes=(None, 0), backward=Sweeps(on_failure="zero"),
-        )  # fmt: skip
+            (w, c),
+            jnp.zeros((2, 3, 1)),
+            in_axes=(None, 0),
+            backward=Sweeps(on_failure="zero"),
+        )
         return x[..., 0].T, info
 
     def loss(w, c):

@@ -20,11 +20,15 @@ class DataError(RuntimeError):
     """A data set that is missing or damaged: which file, and what to do."""
 
 
+def cache() -> Path:
+    """The user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "implicit_rnn"
+
+
 def folders() -> list[Path]:
     """Where data sets are looked for: `$IMPLICIT_RNN_DATA`, then the user's cache."""
     named = os.environ.get("IMPLICIT_RNN_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "implicit_rnn"
-    return [*([Path(named)] if named else []), cache]
+    return [*([Path(named)] if named else []), cache()]
 
 
 def find(name: str, file: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from implicit_rnn.experiments.task import Task
-from implicit_rnn.experiments.walk.task import biased_walk
+from implicit_rnn.experiments.walks import biased_walk
 from implicit_rnn.training.sources import Examples, evaluated_alike, labelled
 
 Puzzle = Literal["key_last", "key_first", "brackets", "marks", "walk"]

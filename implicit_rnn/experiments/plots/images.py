@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +15,6 @@ from implicit_rnn.experiments.plots.style import (
     new_figure,
     save,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_LABELS = 20  # in a table of confusions: with more, the numbers cannot be read
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +22,6 @@ from implicit_rnn.experiments.plots.style import (
     new_figure,
     save,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def convergence(traces: Mapping[str, ArrayLike], path: str | Path, title: str) -> Path:
@@ -143,17 +139,22 @@ def panels(
     """
     from matplotlib.ticker import LogFormatter, StrMethodFormatter
 
+    class Plain(LogFormatter):  # labels what LogFormatter does, as major ticks are
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
     figure, grid = grid_of(list(groups), (2.9, 2.7), title, labels)
     looks: dict[str, Look] = {}
     for axes, lines in zip(grid, groups.values(), strict=True):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
+        axes.yaxis.set_minor_formatter(Plain(minor_thresholds=(1.5, 0.6)))
         for line, (x, y) in lines.items():
             look = looks.setdefault(line, look_of(len(looks)))
             # Where lines coincide, those below show at the edges.
             width = max(3.4 - 0.6 * list(looks).index(line), 1.2)
             axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=width)
+        few_ticks(axes, [np.asarray(x, float) for x, _ in lines.values()])
     legend(figure, looks)
     return save(figure, path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,9 +17,6 @@ from implicit_rnn.experiments.plots.style import (
     new_figure,
     save,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _PAST, _FUTURE = "#B35806", "#542788"  # as in the colour map of the switch
 
@@ -55,12 +51,10 @@ def listening(
     if extra:
         axes = figure.add_subplot(grid[0, 0])
         if truth is not None:
-            axes.fill_between(
-                time, np.asarray(truth, float), step="mid", color=FAINT, label="truth"
-            )
+            axes.bar(time, np.asarray(truth, float), width=1, color=FAINT, label="truth")
         if score is not None:
             axes.plot(time, score, color=PALETTE[0], linewidth=2, label="the network's probability")
-        dress(axes, title, "", "drift?")
+        dress(axes, title, "", "probability")
         axes.set_ylim(-0.05, 1.05)
         axes.legend(frameon=False, labelcolor=INK, fontsize=8.5, loc="upper left")
         axes.set_xlim(-0.5, len(time) - 0.5)
@@ -79,6 +73,8 @@ def listening(
     dress(axes, "" if extra else title, "", "mean share\nof the past")
     reach = max(0.05, 1.15 * float(np.max(np.abs(mean - 0.5), initial=0)))
     axes.set_ylim(0.5 - reach, 0.5 + reach)
+    axes.set_yticks([0.5 - 0.8 * reach, 0.5, 0.5 + 0.8 * reach])
+    axes.yaxis.set_major_formatter("{x:.2f}")
     axes.set_xlim(-0.5, len(time) - 0.5)
     axes.tick_params(labelbottom=False)
     axes = figure.add_subplot(grid[row + 1, 0])

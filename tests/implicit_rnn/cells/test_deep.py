@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import implicit_rnn
-from implicit_rnn import cells
+from implicit_rnn import cells, spectral
 
 TIME, WIDTH, INPUTS = 5, 3, 2
 
@@ -53,6 +53,23 @@ def test_stacked_cell_is_a_cell_like_any_other():
     ys, _, info = jax.jit(lambda p, x: implicit_rnn.parallel(cell, p, x))(params["cell"], xs)
     assert info.converged
     np.testing.assert_allclose(ys, implicit_rnn.unroll(cell, params["cell"], xs)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [cells.stacked([cells.gru(2), cells.lstm(2)]), cells.deep_rnn(2)])
+def test_the_matrices_inside_of_a_deep_implicit_cell_are_bounded(own):
+    cell = cells.implicit(own)
+    params = jax.tree.map(lambda leaf: 100 * leaf, cell.init(jax.random.key(0), INPUTS))
+    update, state = spectral.bounded(cell.bounds).update, spectral.bounded(cell.bounds).init(params)
+    changes, _ = update(jax.tree.map(jnp.zeros_like, params), state, params)
+    bounded = jax.tree.map(lambda leaf, change: leaf + change, params, changes)
+    limits = dict(jax.tree_util.tree_leaves_with_path(cell.bounds))
+    inner = [path for path in limits if path[0].key == "cell"]
+    assert len(inner) >= 2
+    leaves = dict(jax.tree_util.tree_leaves_with_path(bounded))
+    for path in inner:
+        blocks = jnp.split(leaves[path], leaves[path].shape[1] // leaves[path].shape[0], axis=1)
+        for block in blocks:
+            assert np.linalg.norm(block, 2) <= 1.01 * limits[path]
 
 
 def test_stacked_needs_causal_cells():

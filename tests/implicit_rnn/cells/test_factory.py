@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -111,9 +114,11 @@ def test_a_type_that_is_not_floating_is_refused():
 def test_initialisers_draw_inputs_recurrent_matrices_and_biases():
     init = jax.nn.initializers
     cell = cells.lstm(
-        WIDTH, kernel_init=init.constant(2.0), bias_init=init.constant(3.0),
+        WIDTH,
+        kernel_init=init.constant(2.0),
+        bias_init=init.constant(3.0),
         recurrent_kernel_init=init.orthogonal(),
-    )  # fmt: skip
+    )
     params = cell.init(jax.random.key(0), INPUTS)
     assert np.all(params["input"] == 2)
     assert np.all(params["bias"] == 3)
@@ -126,3 +131,44 @@ def test_initialisers_draw_inputs_recurrent_matrices_and_biases():
     assert not np.any(whole["switch"]["input"])
     own = cells.igru(WIDTH).init(jax.random.key(0), INPUTS)
     np.testing.assert_array_equal(whole["cell"]["gates"], own["cell"]["gates"])
+
+
+@every_cell
+def test_every_matrix_and_every_bias_is_drawn_by_what_is_given(name):
+    drawn = {"kernel_init": 0, "recurrent_kernel_init": 0, "bias_init": 0}
+
+    def counting(kind):
+        def init(key, shape, dtype):
+            drawn[kind] += math.prod(shape)
+            return jnp.zeros(shape, dtype)
+
+        return init
+
+    cell = cells.CELLS[name](WIDTH, **{kind: counting(kind) for kind in drawn})
+    shapes = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    matrices = sum(leaf.size for _, leaf in leaves if leaf.ndim > 1)
+    biases = sum(
+        leaf.size
+        for path, leaf in leaves
+        if leaf.ndim == 1 and jax.tree_util.keystr(path).endswith("bias']")
+    )
+    assert drawn["kernel_init"] + drawn["recurrent_kernel_init"] == matrices
+    assert drawn["bias_init"] == biases
+    assert min(drawn["kernel_init"], biases) > 0
+
+
+def test_making_cells_starts_no_backend():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from implicit_rnn import cells; from jax._src import xla_bridge; "
+            "made = [make(4) for make in cells.CELLS.values()]; "
+            "made += [cells.xrnn(4, depth=3, base='convolution'), cells.stacked(made[2:3])]; "
+            "assert not xla_bridge.backends_are_initialized()",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert not done.returncode, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import chex
@@ -11,19 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
-from jax.flatten_util import ravel_pytree
 
 import implicit_rnn
 from implicit_rnn import cells, models
 from implicit_rnn.cells.recurrence import in_chunks
-from implicit_rnn.experiments import plots
 from implicit_rnn.models.decoder import decoder
 from tests.implicit_rnn.cells import equations
 from tests.implicit_rnn.cells.checks import (
     assert_gradients_are_finite_differences,
-    assert_implicit_solves_its_equation,
-    assert_rest_is_the_step_from_zero,
     drawn,
 )
 from tests.implicit_rnn.cells.equations import sigmoid
@@ -217,16 +211,6 @@ def test_no_steps_at_all_leave_the_state():
     chex.assert_trees_all_equal(last, state)
 
 
-def test_chunks_and_truncation_take_steps_one_by_one():
-    cell = made("depth 1")
-    params, xs = example(cell)
-    broken = cell._replace(run=lambda *at: pytest.fail("all at once"))
-    expected, _ = implicit_rnn.unroll(cell, params, xs, length=LENGTH)
-    for setting in ({"chunk": 2}, {"truncate": 2}):
-        ys, _ = implicit_rnn.unroll(broken, params, xs, length=LENGTH, **setting)
-        np.testing.assert_allclose(ys, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "name", but_slow(["static", "lstm", "convolution", "state"], "convolution", "state")
 )
@@ -247,123 +231,6 @@ def test_a_candidate_may_be_learnt(base):
         slope, step = jnp.asarray(0.7), 1e-5
         expected = (loss(slope + step) - loss(slope - step)) / (2 * step)
         np.testing.assert_allclose(jax.jit(jax.grad(loss))(slope), expected, rtol=1e-7)
-
-
-def kept_by_steps(depth):
-    """Arrays `[time, width]` that a gradient through steps one by one keeps."""
-    long, width = 101, 7
-    cell = cells.xrnn(width, depth=depth, base="linear_state")
-    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
-
-    def backward(params, xs):
-        return jax.vjp(lambda *at: implicit_rnn.unroll(cell, *at)[0], params, xs)[1]
-
-    pull = jax.eval_shape(backward, params, jax.ShapeDtypeStruct((long, INPUTS), jnp.float32))
-    return sum(leaf.size == long * width and leaf.dtype != bool for leaf in jax.tree.leaves(pull))
-
-
-def test_steps_one_by_one_keep_few_arrays_of_a_unit():
-    # A state, four factors and the slope of the candidate; above the maximum depth two differences;
-    # and once a mask of the outputs.
-    assert kept_by_steps(1) <= 6 + 1
-    assert kept_by_steps(3) <= 6 * 7 + 2 * 3 + 1
-
-
-def count(tree):
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_shapes_and_numbers_of_parameters_follow_from_the_depth(depth):
-    units, inner = 2**depth - 1, 2 ** (depth - 1) - 1
-    n, d = INPUTS, WIDTH
-    weighing = {"dynamic": 2 * (n + 1), "static": 2 * (n + 1), "scalar": 2, 0.5: 0}
-    for kind, weights in weighing.items():
-        cell = cells.xrnn(d, depth=depth, recursion=kind, skip=True)
-        params = jax.eval_shape(lambda key, cell=cell: cell.init(key, n), jax.random.key(0))
-        assert count(params) == units * (3 * d * (n + 1) + n * d) + inner * weights
-        ys, last = jax.eval_shape(
-            lambda p, x, cell=cell: implicit_rnn.unroll(cell, p, x),
-            params,
-            jax.ShapeDtypeStruct((TIME, n), jnp.float32),
-        )
-        assert ys.shape == (TIME, d)
-        assert [leaf.shape for leaf in jax.tree.leaves(last)] == [(d,)] * units
-    per_unit = {
-        "linear_state": 3 * d * (n + 1 + d),
-        "convolution": 3 * d * (4 * n + 1),
-        "rnn": 3 * d * (n + d + 1),
-        "gru": 9 * d * (n + d + 1),
-        "lstm": 12 * d * (n + d + 1),
-    }
-    for base, expected in per_unit.items():
-        cell = cells.xrnn(d, depth=depth, base=base, recursion=0.5, filter_width=4)
-        params = jax.eval_shape(lambda key, cell=cell: cell.init(key, n), jax.random.key(0))
-        assert count(params) == units * expected
-
-
-def test_every_unit_starts_with_numbers_of_its_own():
-    params = cells.xrnn(WIDTH, depth=2).init(jax.random.key(0), INPUTS)
-    leaves = [p for p in jax.tree.leaves(params) if p.shape == (INPUTS, 3 * WIDTH)]
-    assert len({float(leaf[0, 0]) for leaf in leaves}) == len(leaves) == 3
-
-
-def test_biases_begin_where_they_are_told_to():
-    cell = cells.xrnn(WIDTH, update_bias=(-3, 1), output_bias=2)
-    params = cell.init(jax.random.key(0), INPUTS)
-    expected = [-3, -1, 1, 2, 2, 2, 0, 0, 0]
-    for unit in (params, params["forget"], params["output"]):
-        np.testing.assert_allclose(unit["base"]["bias"], expected)
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "scalar"])
-def test_parameters_have_the_types_that_updates_give_them(kind):
-    """A weak type would go with the first update, and every program be compiled once more."""
-    cell = cells.xrnn(WIDTH, recursion=kind)
-    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(params))
-
-
-def sequences_kept(depth, keep):
-    """How many activations of the whole sequence wait for the backward pass."""
-    cell = cells.xrnn(WIDTH, depth=depth, keep=keep)
-    long = 101
-    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
-
-    def backward(params, xs):
-        return jax.vjp(lambda *at: implicit_rnn.unroll(cell, *at)[0], params, xs)[1]
-
-    pull = jax.eval_shape(backward, params, jax.ShapeDtypeStruct((long, INPUTS), jnp.float32))
-    activations = [
-        leaf.size / (long * WIDTH)
-        for leaf in jax.tree.leaves(pull)
-        if leaf.shape[-2:] == (long, WIDTH) and leaf.dtype != bool
-    ]
-    return sum(activations)
-
-
-def test_a_gradient_does_not_keep_a_copy_of_activations_for_every_unit():
-    assert sequences_kept(4, "inputs") == sequences_kept(1, "inputs") <= 1
-    assert sequences_kept(4, "chunks") == sequences_kept(1, "chunks") <= 1
-    on_cpu = jax.default_backend() == "cpu"
-    for depth, elsewhere in ((4, "inputs"), (3, "outputs")):
-        expected = sequences_kept(depth, "chunks" if on_cpu else elsewhere)
-        assert sequences_kept(depth, "auto") == expected
-    # Of each unit but the root what it gives, and nothing else.
-    assert sequences_kept(4, "outputs") == sequences_kept(1, "outputs") + 14
-    assert sequences_kept(4, "everything") > 5 * 15
-
-
-@pytest.mark.slow
-def test_peak_memory_at_depth_4_is_a_part_of_that_of_all_activations():
-    def peak(keep):
-        cell = cells.xrnn(8, depth=4, keep=keep)
-        params = cell.init(jax.random.key(0), INPUTS)
-        loss = jax.grad(lambda p, x: jnp.sum(jnp.sin(implicit_rnn.unroll(cell, p, x)[0])))
-        program = jax.jit(loss).lower(params, jnp.zeros((256, INPUTS))).compile()
-        return program.memory_analysis().temp_size_in_bytes
-
-    assert peak("inputs") < 0.5 * peak("everything")
 
 
 def influence(name):
@@ -409,144 +276,6 @@ def test_static_recursion_without_units_below_is_causal():
 
 
 # Relatives at depth 1, each by its own equations.
-
-
-def relative(inputs=INPUTS, **options):
-    cell = cells.xrnn(WIDTH, depth=1, carries="memory", **options)
-    params, xs = example(cell, inputs)
-    ys, _ = implicit_rnn.unroll(cell, params, xs, length=LENGTH)
-    return jax.tree.map(np.asarray, params["base"]), np.asarray(xs[:LENGTH]), ys[:LENGTH]
-
-
-def test_linear_base_is_an_sru_without_highway_and_peephole():
-    """`c = f c_prev + (1 - f) W x`, `h = r c`: the `f` of SRU is one minus that of X-RNN."""
-    with jax.enable_x64(True):
-        p, xs, ys = relative(candidate="identity")
-        of_f, of_r, of_x = np.split(p["input"], 3, axis=1)
-        b_f, b_r, b_x = np.split(p["bias"], 3)
-        c = np.zeros(WIDTH)
-        for x, y in zip(xs, ys, strict=True):
-            f, r = sigmoid(-(x @ of_f + b_f)), sigmoid(x @ of_r + b_r)
-            c = f * c + (1 - f) * (x @ of_x + b_x)
-            np.testing.assert_allclose(y, r * c, atol=1e-12)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_convolution_base_is_a_qrnn(width):
-    """With fo-pooling; the `f` of QRNN is one minus that of X-RNN."""
-    with jax.enable_x64(True):
-        p, xs, ys = relative(base="convolution", filter_width=width)
-        padded = np.concatenate([np.zeros((width - 1, INPUTS)), xs])
-        # The filters as one tensor [width, in, 3 d], the earliest input first.
-        filters = np.stack(np.split(p["input"], width, axis=1)[::-1])
-        scores = np.stack(
-            [np.einsum("ki,kio->o", padded[t : t + width], filters) for t in range(len(xs))]
-        )
-        f, o, z = np.split(scores + p["bias"], 3, axis=1)
-        f, o, z = sigmoid(-f), sigmoid(o), np.tanh(z)
-        c = np.zeros(WIDTH)
-        for t in range(len(xs)):
-            c = f[t] * c + (1 - f[t]) * z[t]
-            np.testing.assert_allclose(ys[t], o[t] * c, atol=1e-12)
-
-
-@pytest.mark.parametrize(("base", "network"), [("lstm", equations.lstm), ("gru", equations.gru)])
-def test_recurrent_base_is_a_recurrently_controlled_network(base, network):
-    """RCRN: two networks control the gates with which a third one's outputs are pooled."""
-    with jax.enable_x64(True):
-        p, xs, ys = relative(base=base, candidate="identity")
-        control = [np.stack(list(network(p[part], xs, WIDTH))) for part in ("forget", "output")]
-        listened = np.stack(list(network(p["candidate"], xs, WIDTH)))
-        c = np.zeros(WIDTH)
-        for t in range(len(xs)):
-            f, o = sigmoid(-control[0][t]), sigmoid(control[1][t])
-            c = f * c + (1 - f) * listened[t]
-            np.testing.assert_allclose(ys[t], o * c, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["linear", "state", "convolution", "lstm"])
-def test_rest_is_the_step_from_zero(name):
-    cell = made(name)
-    params, xs = example(cell)
-    assert_rest_is_the_step_from_zero(cell, params, xs[:LENGTH])
-
-
-@pytest.mark.parametrize("name", ["linear", "convolution"])
-def test_retention_is_the_derivative_of_a_state_with_respect_to_itself(name):
-    cell = made(name)
-    params, xs = example(cell)
-    state, xi = drawn(cell.initial_state(params)), cell.project(params, xs[0])
-    flat, unravel = ravel_pytree(state)
-
-    @jax.jit
-    @jax.jacobian
-    def slopes(flat):
-        return ravel_pytree(cell.step(params, xi, unravel(flat)))[0]
-
-    # The states of a unit one after the other: a block of rows and columns each.
-    blocks = slopes(flat).reshape(flat.size // WIDTH, WIDTH, flat.size // WIDTH, WIDTH)
-    kept = jax.tree.leaves(cell.split_step(params, xi, state)[1])
-    for i, expected in enumerate(kept):
-        np.testing.assert_allclose(blocks[i, :, i], np.diag(expected), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", but_slow(["linear", "static", "lstm"], "static", "lstm"))
-def test_implicit_recursive_unit_solves_its_equation(name):
-    cell = cells.xrnn(WIDTH, **CASES[name][0] | {"depth": 2})
-    assert_implicit_solves_its_equation(cell, example(cell)[1], LENGTH, "banded")
-
-
-def test_programs_for_accelerators_have_no_loop():
-    cell = cells.xrnn(WIDTH, **CASES["convolution"][0], keep="everything")
-    params = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
-
-    @jax.jit
-    @jax.grad
-    def program(params, xs, length):
-        run = jax.vmap(lambda x, n: implicit_rnn.unroll(cell, params, x, length=n)[0])
-        return jnp.sum(jnp.sin(run(xs, length)))
-
-    shapes = (
-        jax.ShapeDtypeStruct((2, TIME, INPUTS), jnp.float32),
-        jax.ShapeDtypeStruct((2,), jnp.int32),
-    )
-    exported = export.export(program, platforms=["cuda", "tpu"])(params, *shapes)
-    assert exported.platforms == ("cuda", "tpu")
-    assert "stablehlo.while" not in exported.mlir_module()
-
-
-def test_recursion_weights_are_named_by_their_place_in_the_tree():
-    cell = made("linear")
-    params, xs = example(cell)
-    weights = cells.recursion_weights(cell, params, xs, length=LENGTH)
-    assert list(weights) == ["L", "R", "LL", "LR", "RL", "RR"]
-    of_left = params["forget"]["recursion"]
-    expected = xs[:LENGTH] @ of_left["weights"] + of_left["bias"]
-    np.testing.assert_allclose(weights["LL"][:LENGTH], expected[:, 0], atol=1e-6)
-    np.testing.assert_allclose(weights["LR"][:LENGTH], expected[:, 1], atol=1e-6)
-    assert all(np.all(found[LENGTH:] == 0) for found in weights.values())
-    other = cells.gru(WIDTH)
-    with pytest.raises(ValueError, match="gru is none"):
-        cells.recursion_weights(other, example(other)[0], xs)
-
-
-def test_static_weights_are_those_of_the_steps_that_count():
-    cell = made("static")
-    params, xs = example(cell)
-    weights = cells.recursion_weights(cell, params, xs, length=LENGTH)
-    own = params["recursion"]
-    expected = sigmoid(np.sum(xs[:LENGTH], axis=0) @ own["weights"] + own["bias"])
-    np.testing.assert_allclose(weights["R"][:LENGTH], np.full(LENGTH, expected[1]), atol=1e-6)
-
-
-def test_recursion_weights_are_drawn(tmp_path: Path):
-    cell = cells.xrnn(WIDTH, depth=4)
-    params, _ = example(cell)
-    xs = jax.random.normal(jax.random.key(0), (TIME, INPUTS))
-    weights = cells.recursion_weights(cell, params, xs)
-    path = plots.recursion(weights, tmp_path / "made" / "figure.png", "A title")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    plots.recursion({}, path, "Depth 1 has none")
 
 
 @pytest.mark.parametrize(

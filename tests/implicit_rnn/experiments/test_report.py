@@ -50,10 +50,15 @@ def test_runs_that_differ_in_seeds_share_a_row(tmp_path):
 def test_figures_call_runs_by_what_tells_them_apart(tmp_path):
     labels = {
         f"{rule}-{steps}-{seed}": {
-            "variant": rule, "model.truncation": steps, "model.cell": "gru", "training.seed": seed,
+            "variant": rule,
+            "model.truncation": steps,
+            "model.cell": "gru",
+            "training.seed": seed,
         }
-        for rule in "ab" for steps in (1, 2) for seed in (0, 1)
-    }  # fmt: skip
+        for rule in "ab"
+        for steps in (1, 2)
+        for seed in (0, 1)
+    }
     write(tmp_path, {name: (label, 0.5) for name, label in labels.items()})
     groups = runs.repetitions([tmp_path / name for name in labels])
     assert list(groups) == [f"{r}, truncation {n}, gru" for r in "ab" for n in (1, 2)]
@@ -105,10 +110,13 @@ def test_paper_numbers_stand_beside_the_runs_they_belong_to(tmp_path):
     ]
     write(
         tmp_path,
-        {"1-a": ({"task.bias": 1.0, "variant": "a"}, 0.1), "2-a": ({"task.bias": 2.0}, 0.1),
-         "b": ({"variant": "b"}, 0.1)},
+        {
+            "1-a": ({"task.bias": 1.0, "variant": "a"}, 0.1),
+            "2-a": ({"task.bias": 2.0}, 0.1),
+            "b": ({"variant": "b"}, 0.1),
+        },
         paper,
-    )  # fmt: skip
+    )
     assert [row.get("paper's error") for row in report.results(tmp_path)] == [0.7, None, 0.6]
 
 
@@ -123,3 +131,32 @@ def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
     assert row["test exact"] == 0.25
     assert row["test perplexity"] == pytest.approx(math.exp(2))
     assert row["exact 7"] == 0.125
+
+
+def test_what_is_not_finite_is_shown_and_ends_nothing(tmp_path):
+    write(tmp_path, {"a-0": ({"variant": "a", "seed": 0}, 0.5), "a-1": ({"variant": "a"}, 0.5)})
+    for name, test in {
+        "a-0": {"exact": None, "loss": None},  # NaN, as JSON keeps it
+        "a-1": {"exact": 0.5, "loss": 1e5},  # whose perplexity is beyond any number
+    }.items():
+        path = tmp_path / name / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"test": test}))
+    (row,) = report.results(tmp_path)
+    assert math.isnan(row["test exact"])
+    assert math.isnan(row["spread"])
+    rows = report.run_rows(tmp_path)
+    assert rows["a-1"]["metric"]["test perplexity"] == math.inf
+    assert "nan" in report.markdown([row])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"test": 3}, {"test": {"error": []}}, {"config": []}, {"parameters": "x"}, {"seconds": None},
+     {"verdict": 3}, {"verdict": {"x": "y"}}, {"translations": {}}],
+)  # fmt: skip
+def test_a_result_that_is_none_is_refused(tmp_path, odd):
+    write(tmp_path, {"one": ({}, 0.5)})
+    path = tmp_path / "one" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    with pytest.raises(FolderError, match=r"result\.json is damaged: its"):
+        report.results(tmp_path)

@@ -32,9 +32,14 @@ def example():
 
 def model_of(length_model="end", context="both"):
     return captioner(
-        cells.lstm(WIDTH), CONTEXT, VOCABULARY, longest=LONGEST, embedding_size=2,
-        context=context, length_model=length_model,
-    )  # fmt: skip
+        cells.lstm(WIDTH),
+        CONTEXT,
+        VOCABULARY,
+        longest=LONGEST,
+        embedding_size=2,
+        context=context,
+        length_model=length_model,
+    )
 
 
 @pytest.mark.parametrize(("length_model", "context"), KINDS)

@@ -29,16 +29,23 @@ ATTENTIONS = [None, "additive", "bilinear", "dot"]
 def example():
     keys = jax.random.split(jax.random.key(1))
     return PairBatch(
-        jax.random.randint(keys[0], (3, 4), 0, SOURCE), jnp.array([4, 0, 2]),
-        jax.random.randint(keys[1], (3, 3), 0, TARGET), jnp.array([2, 3, 0]),
-    )  # fmt: skip
+        jax.random.randint(keys[0], (3, 4), 0, SOURCE),
+        jnp.array([4, 0, 2]),
+        jax.random.randint(keys[1], (3, 3), 0, TARGET),
+        jnp.array([2, 3, 0]),
+    )
 
 
 def model_of(attention=None, name="lstm", context="both"):
     return seq2seq(
-        encoder(name, WIDTH), cells.lstm(WIDTH), SOURCE, TARGET, embedding_size=2,
-        context=context, attention=attention,
-    )  # fmt: skip
+        encoder(name, WIDTH),
+        cells.lstm(WIDTH),
+        SOURCE,
+        TARGET,
+        embedding_size=2,
+        context=context,
+        attention=attention,
+    )
 
 
 def weights_by_hand(attention, params, memory, query):
@@ -191,9 +198,14 @@ def test_dropout_needs_a_key():
     batch, plain = example(), model_of("additive")
     params = begin(plain)
     dropped = seq2seq(
-        encoder("lstm", WIDTH), cells.lstm(WIDTH), SOURCE, TARGET, embedding_size=2,
-        attention="additive", dropout=0.5,
-    )  # fmt: skip
+        encoder("lstm", WIDTH),
+        cells.lstm(WIDTH),
+        SOURCE,
+        TARGET,
+        embedding_size=2,
+        attention="additive",
+        dropout=0.5,
+    )
     run = jax.jit(lambda key: dropped.loss(params, batch, key=key)[0])
     exact = jax.jit(lambda: plain.loss(params, batch)[0])()
     np.testing.assert_allclose(jax.jit(lambda: dropped.loss(params, batch)[0])(), exact, rtol=1e-6)

@@ -27,9 +27,11 @@ WIDTH, HEADS, SOURCE, TARGET = 4, 2, 5, 3
 def example():
     keys = jax.random.split(jax.random.key(1))
     return PairBatch(
-        jax.random.randint(keys[0], (3, 4), 0, SOURCE), jnp.array([4, 0, 2]),
-        jax.random.randint(keys[1], (3, 3), 0, TARGET), jnp.array([2, 3, 0]),
-    )  # fmt: skip
+        jax.random.randint(keys[0], (3, 4), 0, SOURCE),
+        jnp.array([4, 0, 2]),
+        jax.random.randint(keys[1], (3, 3), 0, TARGET),
+        jnp.array([2, 3, 0]),
+    )
 
 
 def model_of(layers=1, **options):

@@ -252,6 +252,10 @@ def test_what_a_layer_could_not_be_called_with_is_refused_when_it_is_made():
         nn.Recurrent(CELL, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="does not look ahead"):
         nn.LinenImplicit(cells.gru(2))
+    with pytest.raises(ValueError, match="igru looks ahead: use Implicit"):
+        nn.LinenRecurrent(CELL)
+    with pytest.raises(TypeError, match=r"unknown settings \['revers'\]; there are .*'reverse'"):
+        nn.LinenBidirectional(cells.gru(2), cells.gru(2), {"revers": True})
 
 
 def test_a_solved_layer_takes_a_warm_start_and_a_probe():
@@ -275,3 +279,24 @@ def test_layers_are_tabulated():
         count = sum(leaf.size for leaf in jax.tree.leaves(layer.values()))
         assert name in table
         assert f"Total Parameters: {count} " in table
+
+
+@pytest.mark.parametrize("name", cells.CELLS)
+def test_layers_compute_in_the_type_of_their_cell_and_keep_parameters_in_another(name):
+    cell = cells.CELLS[name](2, dtype="bfloat16", param_dtype="float32")
+    solved = cell.final_state is not None
+    short = {"method": "picard", "adjoint": "one_step", "max_steps": 2, "levels": 2}
+    settings = short if solved else {}
+    make, module = (nn.Implicit, nn.LinenImplicit) if solved else (nn.Recurrent, nn.LinenRecurrent)
+    xs, length = data()
+    layer = nnx.eval_shape(lambda: make(cell, 2, rngs=nnx.Rngs(0), **settings))
+    graph, state = nnx.split(layer)
+    module = module(cell, settings)
+    variables = jax.eval_shape(module.init, jax.random.key(0), xs)
+    kinds = {leaf.dtype for leaf in jax.tree.leaves((state, variables))}
+    assert kinds == {jnp.dtype("float32")}
+    outputs = (
+        jax.eval_shape(lambda state: nnx.merge(graph, state)(xs, length), state)[0],
+        jax.eval_shape(module.apply, variables, xs, length)[0],
+    )
+    assert {leaf.dtype for leaf in outputs} == {jnp.dtype("bfloat16")}

@@ -276,9 +276,12 @@ def test_time_and_batch_can_be_sharded_over_eight_devices():
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=300,
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=300,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "same"
 
@@ -293,10 +296,15 @@ def test_one_example_that_is_nan_spoils_no_gradient(levels):
     def gradient(params):
         def total(params):
             states, info = implicit_rnn.implicit_batch(
-                cell, params, xs, levels=levels, method="picard" if levels > 1 else "auto",
-                adjoint="one_step" if levels > 1 else "auto", start="random",
+                cell,
+                params,
+                xs,
+                levels=levels,
+                method="picard" if levels > 1 else "auto",
+                adjoint="one_step" if levels > 1 else "auto",
+                start="random",
                 key=jax.random.key(1),
-            )  # fmt: skip
+            )
             return jnp.sum(cell.output(states)), info
 
         return jax.grad(total, has_aux=True)(params)

@@ -79,9 +79,14 @@ def test_gradient_of_every_rule_against_the_dense_one(rule):
 
         def loss(params, probe):
             state, _ = implicit_rnn.equilibrium(
-                cell, params, x, adjoint=learning_rule(rule, 60), rtol=1e-15, max_steps=300,
+                cell,
+                params,
+                x,
+                adjoint=learning_rule(rule, 60),
+                rtol=1e-15,
+                max_steps=300,
                 probe=probe,
-            )  # fmt: skip
+            )
             return jnp.sum(target * state)
 
         grads, seen = jax.grad(loss, argnums=(0, 1))(params, solvers.adjoint_probe())

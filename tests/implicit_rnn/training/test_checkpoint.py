@@ -128,6 +128,30 @@ def test_one_without_a_seal_does_not_exist_and_is_cleared_away(tmp_path: Path):
     assert not (tmp_path / "c" / "000002").exists()
 
 
+def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path):
+    found, folder = Checkpoints(tmp_path / "c"), tmp_path / "c"
+    found.save(1, state(1), {})
+    found.close()
+    (folder / "7note.json").write_text("to do")
+    (folder / "20251231.json").write_text("[1]")
+    (folder / "notes").mkdir()
+    found = Checkpoints(folder)
+    assert found.restore_last(state(0), print)[1]["update"] == 1
+    for update in (2, 3, 4):
+        found.save(update, state(update), {})
+    found.close()
+    assert found.updates() == [3, 4]
+    assert (folder / "20251231.json").read_text() == "[1]"
+    assert (folder / "7note.json").exists()
+    assert (folder / "notes").exists()
+    # What would count as the newest checkpoint, and is none, is neither counted nor removed.
+    (folder / "20251231").mkdir()
+    (folder / "20251231.json").rename(folder / "20251231" / "diary.txt")
+    with pytest.raises(CheckpointError, match="20251231 is no checkpoint: take it out"):
+        Checkpoints(folder).restore_last(state(0), print)
+    assert (folder / "20251231" / "diary.txt").exists()
+
+
 def test_all_damaged_is_an_error_that_names_a_file(tmp_path: Path):
     found = Checkpoints(tmp_path / "c")
     found.save(1, state(1), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import threading
@@ -44,9 +45,11 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[data.Fil
     with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         file = data.File(
-            "file.bin", f"http://127.0.0.1:{server.server_port}/file.bin",
-            hashlib.sha256(CONTENT).hexdigest(), len(CONTENT),
-        )  # fmt: skip
+            "file.bin",
+            f"http://127.0.0.1:{server.server_port}/file.bin",
+            hashlib.sha256(CONTENT).hexdigest(),
+            len(CONTENT),
+        )
         monkeypatch.setitem(data.DATASETS, "small", data.DataSet("a test", "none", (file,)))
         yield file
         server.shutdown()
@@ -92,6 +95,24 @@ def test_a_damaged_file_is_named_and_fetched_again(served: data.File, tmp_path: 
     assert "file.bin is damaged" in capsys.readouterr().out
     assert main(["data", "fetch", "small"]) == 0
     assert cached(tmp_path).read_bytes() == CONTENT
+
+
+def test_a_damaged_packed_file_is_replaced_by_a_whole_one(
+    served: data.File, tmp_path: Path, capsys
+):
+    packed = cached(tmp_path).with_name("file.bin.gz")
+    packed.parent.mkdir(parents=True)
+    packed.write_bytes(gzip.compress(CONTENT))
+    assert main(["data", "fetch", "small"]) == 0
+    assert "file.bin.gz is there" in capsys.readouterr().out
+    for damaged in (packed.read_bytes()[:-20], gzip.compress(CONTENT[1:])):
+        packed.write_bytes(damaged)
+        assert main(["data", "verify", "small"]) == 1
+        assert main(["data", "fetch", "small"]) == 0
+        assert main(["data", "verify", "small"]) == 0
+        assert cached(tmp_path).read_bytes() == CONTENT
+        assert not packed.exists()
+        cached(tmp_path).unlink()
 
 
 def test_a_file_of_the_published_size_must_be_the_published_one(served: data.File, tmp_path: Path):

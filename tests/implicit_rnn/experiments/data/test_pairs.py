@@ -41,8 +41,14 @@ def test_seeds_decide_and_splits_share_nothing(name):
 def test_more_examples_than_there_are_is_an_error():
     with pytest.raises(ValueError, match="9 different examples are wanted, and after 8"):
         sorting_task(train=6, valid=2, test=1, length=3, values=2)
-    assert len(rows(sorting_task(train=6, valid=1, test=1, length=3, values=2).details["pairs"][
-        "train"])) == 6  # fmt: skip
+    assert (
+        len(
+            rows(
+                sorting_task(train=6, valid=1, test=1, length=3, values=2).details["pairs"]["train"]
+            )
+        )
+        == 6
+    )
 
 
 def test_batches_of_pairs_hold_every_pair_once_and_mark_empty_places():

@@ -36,8 +36,9 @@ def test_no_example_is_in_two_sets_and_pixels_have_the_mean_of_the_training_set(
     # All 300 are used: the same images in another order, less one and the same mean.
     np.testing.assert_allclose(
         np.sort((everything - everything.mean(axis=0)).sum(axis=1)),
-        np.sort((plain - plain.mean(axis=0)).sum(axis=1)), atol=1e-4,
-    )  # fmt: skip
+        np.sort((plain - plain.mean(axis=0)).sum(axis=1)),
+        atol=1e-4,
+    )
     told = np.concatenate([labels for _, labels in parts.values()])
     np.testing.assert_array_equal(np.bincount(told), np.bincount(labels))
 

@@ -98,8 +98,9 @@ def test_solves_of_both_sequences_report_forwards_and_backwards():
     def run(params, probe):
         return jax.grad(
             lambda params, probe: model.loss(params, batch, probe=probe, solve=settings),
-            argnums=1, has_aux=True,
-        )(params, probe)  # fmt: skip
+            argnums=1,
+            has_aux=True,
+        )(params, probe)
 
     backward, outcome = run(params, solvers.adjoint_probe((model.solves, 4)))
     for info in (backward, outcome.info):

@@ -142,8 +142,10 @@ def staged():
 def test_the_questions_are_as_published(staged):
     assert main(["data", "verify", "semantic_parsing"]) == 0
     for corpus, counts, recurring in (
-        ("geo", (540, 60, 280), 115), ("jobs", (450, 50, 140), 80), ("atis", (4434, 491, 448), 94),
-    ):  # fmt: skip
+        ("geo", (540, 60, 280), 115),
+        ("jobs", (450, 50, 140), 80),
+        ("atis", (4434, 491, 448), 94),
+    ):
         task = parsing_task(corpus=corpus)
         sizes = {name: len(part) for name, part in task.details["texts"].items()}
         assert tuple(sizes[name] for name in ("train", "valid", "test")) == counts

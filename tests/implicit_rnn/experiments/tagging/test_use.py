@@ -82,7 +82,7 @@ def test_the_switch_of_every_word_is_shown(tmp_path: Path):
     words = vocabulary([Sentence(("the", "dog", "sees"), ("DT", "NN", "VBZ"))])
     model = word_tagger(
         lambda width: encoder("igru", 4), **words.sizes(), word_size=2, affix_size=1
-    )  # fmt: skip
+    )
     params = begin(model)
     found = use.tag(
         use.Trained(words, model, params, {"method": "banded"}), [["the", "dog"], [], ["dog"]]
@@ -166,10 +166,11 @@ def test_the_figures_of_a_run_tell_its_errors(run: Path):
 def test_errors_by_hand():
     batch = Words(
         words=np.array([[1, 0, 2, 9], [0, 9, 9, 9], [9, 9, 9, 9]]),
-        affixes=np.zeros((3, 4, 0)), flags=np.zeros((3, 4, 0)),
+        affixes=np.zeros((3, 4, 0)),
+        flags=np.zeros((3, 4, 0)),
         labels=np.array([[0, 1, 1, 9], [-1, 9, 9, 9], [9, 9, 9, 9]]),
         length=np.array([3, 1, 0]),
-    )  # fmt: skip
+    )
     long = batch._replace(
         words=np.ones((1, 50)), labels=np.zeros((1, 50), int), length=np.array([45])
     )

@@ -38,9 +38,12 @@ def example() -> Words:
     words = rng.integers(1, 6, (3, TIME))
     words[0, 1] = words[2, 0] = 0
     return Words(
-        words, rng.integers(0, 5, (3, TIME, 2)), rng.random((3, TIME, 1)) < 0.5,
-        rng.integers(0, LABELS, (3, TIME)), np.array([4, 0, 2]),
-    )  # fmt: skip
+        words,
+        rng.integers(0, 5, (3, TIME, 2)),
+        rng.random((3, TIME, 1)) < 0.5,
+        rng.integers(0, LABELS, (3, TIME)),
+        np.array([4, 0, 2]),
+    )
 
 
 def test_loss_by_hand():
@@ -51,12 +54,15 @@ def test_loss_by_hand():
     total, errors, unknown = 0.0, 0, 0
     for b, n in enumerate(batch.length):
         rows = [
-            np.concatenate([
-                params["words"][batch.words[b, t]], *params["affixes"][batch.affixes[b, t]],
-                batch.flags[b, t],
-            ])
+            np.concatenate(
+                [
+                    params["words"][batch.words[b, t]],
+                    *params["affixes"][batch.affixes[b, t]],
+                    batch.flags[b, t],
+                ]
+            )
             for t in range(n)
-        ]  # fmt: skip
+        ]
         outputs, _, _ = lstm_by_hand(params["encoder"][0], rows)
         scores = outputs @ params["read"]["weights"] + params["read"]["bias"]
         for t in range(n):

@@ -144,9 +144,12 @@ def test_test_sets_are_translated_judged_and_recorded(run: Path, capsys):
     pairs = parts.task.details["pairs"]["test"]
     longest = int(pairs.source_length.max())
     found = parts.model.beam(
-        parts.usable(state), pairs.source[3:4, :longest], pairs.source_length[3:4],
-        use.limit_of(longest), 2,
-    )  # fmt: skip
+        parts.usable(state),
+        pairs.source[3:4, :longest],
+        pairs.source_length[3:4],
+        use.limit_of(longest),
+        2,
+    )
     tokens = found.tokens[0, 0, : found.length[0, 0]]
     assert parts.task.details["subwords"].text(tokens) == texts[3]
     # The same search again takes the record's place; another stands beside it.
