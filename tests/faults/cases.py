@@ -109,9 +109,12 @@ def tried(kind: str, bench: Bench, folder: Path, rng: random.Random) -> tuple[st
         number = {"kill": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}[kind]
         return struck(bench, folder, rng, number)
     return {
-        "full disk": full_disk, "damage": damage, "clock": clock, "read only": read_only,
+        "full disk": full_disk,
+        "damage": damage,
+        "clock": clock,
+        "read only": read_only,
         "two hosts": two_hosts,
-    }[kind](bench, folder, rng)  # fmt: skip
+    }[kind](bench, folder, rng)
 
 
 def struck(
