@@ -21,6 +21,12 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 LIMIT = 1500  # seconds that a command may take on a machine that others use, too
 
+# Other children that are killed leave parts of programs in the cache that all share.
+CACHE = ",".join(
+    f"ignore:Error {what} persistent compilation cache:UserWarning"
+    for what in ("reading", "writing")
+)
+
 # Several commands one after the other, as the real entry point runs each.
 _SEVERAL = """
 import contextlib, io, json, sys
@@ -61,7 +67,8 @@ class Ended(NamedTuple):
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Of a child: programs compiled quickly, and kept from child to child."""
-    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(changes or {})}
+    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": CACHE}
+    own |= changes or {}
     return os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | own
 
 
@@ -141,6 +148,7 @@ class Forked:
             for file, number in zip(self._files, (1, 2), strict=True):
                 os.dup2(file.fileno(), number)
             os.chdir(ROOT)
+            warnings.filterwarnings("ignore", "Error .* persistent compilation cache")
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
