@@ -206,5 +206,6 @@ def test_a_causal_cell_is_differentiated_inside_shard_map(kind, time: int):
     places = [NamedSharding(mesh, spec) for spec in (P(), P("data"), P("data"))]
     given = [jax.device_put(*pair) for pair in zip((params, xs, lengths), places, strict=True)]
     expected = jax.grad(loss)(params, xs, lengths)
-    for found in (jax.jit(spread)(*given), jax.jit(jax.grad(loss))(*given)):
-        chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=2e-5)
+    with jax.set_mesh(mesh):
+        for found in (jax.jit(spread)(*given), jax.jit(jax.grad(loss))(*given)):
+            chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=2e-5)
