@@ -55,8 +55,8 @@ dist: $(VENV)/.installed-release ## source distribution and wheel, in dist/, che
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 
-bench: $(VENV)/.installed-bench ## compare the solvers with their peers, side by side in one run
-	$(BIN)/python -m benchmarks.solvers $(ARGS)
+bench: $(VENV)/.installed-bench ## all quick benchmarks beside their peers, and one table of them (ARGS=--table: as recorded)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv/, caches and build products; results in runs/ stay
 	rm -rf $(VENV) .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache build dist *.egg-info

@@ -103,9 +103,10 @@ def check(info: Info) -> None:
 
     Inside `jit` the check becomes a `jax.experimental.checkify.check`; wrap the jitted function
     with `checkify.checkify` to receive it. Checkify takes no loop under `vmap`: the `Info` of a
-    batch is looked at by the program when it runs, which then fails with the same text.
+    batch, or of an example inside of `vmap`, is looked at by the program when it runs, which then
+    fails with the same text.
     """
-    if isinstance(info.status, jax.core.Tracer) and info.status.ndim:
+    if isinstance(info.status, jax.core.Tracer) and (info.status.ndim or _is_mapped(info.status)):
         numbers = jax.lax.stop_gradient((info.status, info.residual, info.steps))
         io_callback(_raise_unless_converged, None, *numbers)
         return
@@ -118,6 +119,15 @@ def check(info: Info) -> None:
         )
         return
     _raise_unless_converged(info.status, info.residual, info.steps)
+
+
+def _is_mapped(value: Any) -> bool:
+    """Whether a value is traced by `vmap`, on whatever level."""
+    while isinstance(value, jax.core.Tracer):
+        if type(value).__name__ == "BatchTracer":
+            return True
+        value = getattr(value, "primal", None)
+    return False
 
 
 def _raise_unless_converged(status: Any, residual: Any, steps: Any, what: str = "solves") -> None:

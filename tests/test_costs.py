@@ -22,6 +22,8 @@ from rich.console import Console
 
 import implicit_rnn
 import solvers
+from benchmarks.__main__ import ROWS
+from benchmarks.__main__ import main as benchmarks_main
 from implicit_rnn import cells, models, training
 from implicit_rnn.experiments.train import train_run
 from tests.implicit_rnn.experiments.problems import config
@@ -141,3 +143,10 @@ def test_a_run_compiles_no_more_programs_than_it_did(tmp_path: Path) -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert len(compiled) <= MOST_PROGRAMS, len(compiled)
+
+
+def test_recorded_benchmarks_fill_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not benchmarks_main(["--table"])
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) > len(ROWS)
+    assert "not measured" not in shown

@@ -98,6 +98,8 @@ def solution(
     """
     from solvers.adjoint.system import Backward, Tangent
 
+    if probe is not None and not isinstance(probe, Info):
+        raise TypeError(f"probe must be solvers.adjoint_probe(), got {type(probe).__name__}")
     one_theta, one = (theta, x0) if example is None else example
     require_like(image := shape_of(f, one_theta, one), one, *names)
     if example is None:

@@ -73,6 +73,8 @@ class Newton(Method):
         solver = bicgstab(max_steps=50) if self.linear is None else resolve(self.linear)
         object.__setattr__(self, "linear", solver)
         require_callable("precond", self.precond)
+        if not isinstance(self.line_search, bool):
+            raise TypeError(f"line_search must be True or False, got {self.line_search!r}")
         number = isinstance(self.forcing, numbers.Real) and 0 <= self.forcing < 1
         if self.forcing != "eisenstat_walker" and not number:
             raise ValueError(

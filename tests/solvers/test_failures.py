@@ -236,6 +236,21 @@ def test_every_status_has_advice_and_check_raises_with_it():
     assert "0.25" in str(error.value)
 
 
+@pytest.mark.parametrize("wrap", [lambda run: run, jax.jit, jax.grad], ids=["eager", "jit", "grad"])
+def test_check_works_inside_vmap(wrap):
+    def solve(gain):
+        x, info = solvers.fixed_point(
+            lambda _, x: gain * x + 1, None, jnp.zeros(()), method="picard"
+        )
+        solvers.check(info)
+        return x
+
+    run = wrap(lambda gains: jnp.sum(jax.vmap(solve)(gains)))
+    assert np.all(np.isfinite(run(jnp.array([0.1, 0.2]))))
+    with pytest.raises(Exception, match="did not converge"):
+        jax.block_until_ready((run(jnp.array([0.1, 3.0])), jax.effects_barrier()))
+
+
 def test_check_works_inside_jit_through_checkify():
     @checkify.checkify
     @jax.jit
@@ -249,3 +264,10 @@ def test_check_works_inside_jit_through_checkify():
         error.throw()
     error, _ = run(jnp.array([-0.5]))
     error.throw()
+
+
+def test_a_probe_and_a_line_search_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="adjoint_probe"):
+        solvers.fixed_point(lambda _, x: x, None, jnp.zeros(2), probe=jnp.zeros(()))
+    with pytest.raises(TypeError, match="line_search"):
+        solvers.newton(line_search="yes")

@@ -1,0 +1,141 @@
+"""What a backward sweep, the plain function and the compilation of a run cost.
+
+    python -m benchmarks.sweep [--rounds 7]
+
+A sweep over the matrix products that it is made of, at the rate at which this machine does them;
+`vmap(implicit)` as it comes, to 1e-4 and with the exact adjoint, over a training step of flax's
+bidirectional LSTM of equal size; and what `make run` spends on tracing and compiling the implicit
+GRU, with no compiled programs kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import implicit_rnn
+from benchmarks import implicit_layer, report, timing
+from implicit_rnn import cells
+from implicit_rnn.training import Recipe
+
+SHAPE = (32, 40, 200)  # batch, time, width
+FEW, MANY = 4, 20  # backward sweeps, whose difference is timed
+
+_RUN = """
+import json, sys
+import jax
+spent = {}
+def note(event, seconds, **_):
+    spent[event] = spent.get(event, 0) + seconds
+    spent[event + " programs"] = spent.get(event + " programs", 0) + (seconds > 0.25)
+jax.monitoring.register_event_duration_secs_listener(note)
+from implicit_rnn.cli import main
+code = main(["train", "biased_walk", "--profile", "quick", "--only", "igru", "--no-figures",
+             "--output", sys.argv[1]])
+print(json.dumps(spent))
+sys.exit(code)
+"""
+
+
+def sweeps(rounds: int) -> dict[str, float]:
+    """Milliseconds of a backward sweep, and of its products."""
+    batch, time, width = SHAPE
+    cell = cells.igru(width)
+    params = cell.init(jax.random.key(0), implicit_layer.INPUTS)
+    xs = jax.random.normal(jax.random.key(1), (batch, time, implicit_layer.INPUTS))
+
+    def step(backward: int) -> Any:
+        recipe = Recipe(backward=backward)
+        return jax.jit(jax.grad(lambda params: jnp.mean(recipe.solve(cell, params, xs)[0] ** 2)))
+
+    # Those of the switch, of the gates and of the candidate, transposed.
+    matrices = [
+        jax.random.normal(jax.random.key(i), (k * width, width))
+        for i, k in ((2, 2), (3, 2), (4, 1))
+    ]
+
+    def products(count: int) -> Any:
+        def body(_: Any, rows: jax.Array) -> jax.Array:
+            parts = [jnp.tile(rows, (1, m.shape[0] // width)) @ m for m in matrices]
+            return sum(parts) * 1e-3
+
+        start = jnp.ones((batch * time, width))
+        return jax.jit(lambda matrix: lax.fori_loop(0, count, body, start * matrix[0, 0]))
+
+    programs = {f"sweeps {n}": (step(n), params) for n in (FEW, MANY)}
+    programs |= {f"products {n}": (products(n), matrices[0]) for n in (FEW, MANY)}
+    samples = timing.interleaved(
+        {
+            name: timing.stopwatch(program, argument)
+            for name, (program, argument) in programs.items()
+        },
+        rounds,
+    )
+
+    def each(what: str) -> float:
+        gap = samples[f"{what} {MANY}"].median - samples[f"{what} {FEW}"].median
+        return 1e3 * gap / (MANY - FEW)
+
+    return {"sweep_milliseconds": each("sweeps"), "products_milliseconds": each("products")}
+
+
+def plain(rounds: int) -> list[dict[str, Any]]:
+    """`vmap(implicit)` beside the bidirectional LSTM, at (20, 40, 200)."""
+    cell, params, xs = implicit_layer.problem(20, 40, 200, implicit_layer.WEIGHTS[0])
+    peer = implicit_layer.steps_of(cell, params, xs)["flax bidirectional lstm"]
+
+    def loss(params: Any, xs: jax.Array) -> jax.Array:
+        states = jax.vmap(lambda x: implicit_rnn.implicit(cell, params, x, rtol=1e-4)[0])(xs)
+        return jnp.mean(states**2)
+
+    ours = jax.jit(jax.value_and_grad(loss)), (params, xs)
+    return timing.compare({"vmap(implicit)": ours, "flax bidirectional lstm": peer}, rounds)
+
+
+def compilation() -> dict[str, float]:
+    """Seconds that the implicit GRU of `make run` is traced, lowered and compiled for."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN, f"{folder}/run"], text=True, capture_output=True,
+            env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}, check=True,
+        )  # fmt: skip
+    spent = json.loads(done.stdout.splitlines()[-1])
+    of = "/jax/core/compile/"
+    return {
+        "seconds": sum(
+            spent[of + part]
+            for part in (
+                "jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"
+            )
+        ),
+        "programs_over_a_quarter_second": spent[of + "backend_compile_duration programs"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    command = f"python -m benchmarks.sweep --rounds {arguments.rounds}"
+    result = report.environment(command, ["jax", "jaxlib", "flax"])
+    result |= {"sweep": sweeps(arguments.rounds), "plain": plain(arguments.rounds)}
+    result["compilation"] = compilation()
+    report.show("vmap(implicit), B=20, T=40, d=200", result["plain"])
+    report.show("a backward sweep, and the compilation of a run", [
+        {"name": what, "value": value}
+        for part in ("sweep", "compilation") for what, value in result[part].items()
+    ])  # fmt: skip
+    report.write("sweep", result)
+
+
+if __name__ == "__main__":
+    main()
