@@ -78,6 +78,8 @@ RANGES: dict[str, Range] = {
     "pool": COUNT,
     "rate": POSITIVE,
     "contractive.rate": Range(0, 1, least_open=True, most_open=True),
+    "recall_heads": COUNT,
+    "recall_size": SIZE,
     "recursion": SHARE,
     "reorder": NOT_NEGATIVE,
     "repeats": COUNT,
