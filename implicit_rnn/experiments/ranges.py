@@ -57,6 +57,7 @@ RANGES: dict[str, Range] = {
     "hidden": SIZE,
     "hopfield.hidden": SIZE._replace(least=0),
     "hyper_optimiser.momentum": Range(0, 1, least_open=True, most_open=True),
+    "input_dropout": DROPPED,
     "kernel": COUNT,
     "layers": SIZE,
     "least": COUNT,
