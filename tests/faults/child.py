@@ -85,15 +85,18 @@ def start(
     if before:
         program = ["-c", f"{before}\nimport sys\nfrom implicit_rnn.cli import main\n"
                    "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, *program, *words],
-        cwd=ROOT,
-        env=environment(changes),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=limit,
-    )
+    with warnings.catch_warnings():
+        # With a limit Python forks first; jax, if it was used here, fears for what then goes on.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return subprocess.Popen(
+            [sys.executable, *program, *words],
+            cwd=ROOT,
+            env=environment(changes),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=limit,
+        )
 
 
 class Forked:

@@ -151,9 +151,13 @@ def test_odd_folders_are_refused_or_told_in_a_sentence(tmp_path: Path) -> None:
         "run.json is damaged: it holds no list": ["report", folder("run", run_json=b"{}")],
         "result.json is damaged: it must hold": ["plot", folder("list", result_json=b"[1]")],
         "has no run that can be evaluated": ["evaluate", folder("none", config_toml=None)],
+        "odd.json is no recorded experiment (AttributeError": ["plot", tmp_path / "odd.json"],
+        "bad.json is damaged: it is not JSON": ["plot", tmp_path / "bad.json"],
         "is a file: name a folder": ["demo", "--output", good / "config.toml"],
         "what comes before .toml '..' is no name": ["train", tmp_path / "...toml"],
     }
+    (tmp_path / "odd.json").write_text('{"runs": {"a": 3}, "labels": {"a": 3}, "title": 3}')
+    (tmp_path / "bad.json").write_text("{")
     (tmp_path / "...toml").write_text(dump(CONTENT))
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "title.toml").write_text("title = 3\nprofiles = 3")
