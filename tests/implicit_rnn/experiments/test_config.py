@@ -169,15 +169,13 @@ def test_every_configuration_of_the_library_is_sound_in_every_profile(root: Path
 SIZES = {
     "logical_inference": {"vocabulary": 11, "labels": 7}, "music": {"keys": 88},
     "parsing": {"source_vocabulary": 170, "target_vocabulary": 140},
-    "pixels": {"input_size": 1, "labels": 10},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "profile", "parameters"),
     [("logical_inference", "source", 484e3), ("music", "jsb_long", 1e6),
-     ("music", "nottingham_recall", 300e3), ("parsing", "tranx_geo", 1.32e6),
-     ("parsing", "tranx_django", 1.32e6), ("pixels", "permuted", 76e3)],
+     ("music", "nottingham_recall", 300e3), ("parsing", "tranx_geo", 1.32e6)],
 )  # fmt: skip
 def test_long_trainings_compare_networks_of_one_size(root: Path, name, profile, parameters):
     experiment = load(root / "configs" / f"{name}.toml", profile)
