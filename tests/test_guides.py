@@ -91,6 +91,15 @@ def test_the_steps_of_the_guides_lead_where_they_say(root: Path, tmp_path: Path)
         return done.stdout
 
     run("-c", USED.format(root=str(root)))
+    # Tests that go over the registry take the new cell by themselves.
+    for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / name, copy / name)
+    common = "tests/implicit_rnn/cells/test_factory.py"
+    (copy / common).parent.mkdir(parents=True)
+    shutil.copy(root / common, copy / common)
+    quiet = ("-q", "-n0", "-p", "no:cacheprovider", "-c", str(copy / "pyproject.toml"))
+    assert "4 passed" in run("-m", "pytest", *quiet, "-k", "leaky", str(copy / common))
     listed = run("-m", "implicit_rnn.cli", "list")
     for words in ("parity", "Rows of bits.", "Parity of twelve bits", "leaky"):
         assert words in listed

@@ -117,6 +117,8 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
         raise ConfigError(f"{path} is a folder; a configuration is a .toml file") from None
     except RecursionError:
         raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     return resolve(content, str(path), profile, settings)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def keep() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         return  # nothing depends on it
+    # A disk that is full, or what a kill has left of a file: compiled anew, and nothing is lost.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", _MOST)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

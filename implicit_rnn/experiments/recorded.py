@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from implicit_rnn.experiments import plots
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.report import METRICS
+from implicit_rnn.training.files import read_sealed
 
 Line = tuple[np.ndarray, np.ndarray]
 Panels = dict[str, dict[str, Line]]
@@ -29,11 +29,19 @@ def draw(path: Path, output: Path) -> list[Path]:
       path: a file that `implicit-rnn record` wrote.
       output: the folder of the figures.
     """
-    content = json.loads(path.read_text("utf-8"))
-    runs, labels = content.get("runs", {}), content.get("labels", {})
-    if not runs or not labels:
+    content = read_sealed(path)
+    if not content.get("runs") or not content.get("labels"):
         raise ConfigError(f"{path} has no runs with labels: record the experiment again")
-    stem, title, written = path.stem, content["title"], []
+    try:
+        return _drawn(content, path.stem, output)
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path} is no recorded experiment ({what})") from error
+
+
+def _drawn(content: Mapping[str, Any], stem: str, output: Path) -> list[Path]:
+    runs, labels, title = content["runs"], content["labels"], content["title"]
+    written: list[Path] = []
     for across, unit in {"update": "updates", "seconds": "seconds of training"}.items():
 
         def of_curve(run: Mapping[str, Any], across: str = across) -> Line | None:

@@ -205,9 +205,9 @@ def _curve(folder: Path) -> dict[str, Any]:
     """What a run's evaluations gave: `update`, `seconds`, and `valid_` of its metric."""
     lines = folders.Records(folder / "metrics.jsonl").read()
     for key in [f"valid_{metric}" for metric in METRICS]:
-        found = [line for line in lines if key in line]
+        names = ("update", "seconds", key)
+        found = [line for line in lines if all(name in line for name in names)]
         if found:
-            names = ("update", "seconds", key)
             return {"curve": {name: [line[name] for line in found] for name in names}}
     return {}
 

@@ -106,10 +106,13 @@ def _solver(model: Tagger, recipe: Recipe, rtol: float) -> Callable[..., Found]:
         return Found(encoded.states, model.predict(scores), converged)
 
     compiled = jax.jit(run, static_argnames="robust")
+    known: dict[tuple[int, ...], Any] = {}  # to look at a program takes longer than to run it
 
     def solve(params: Any, batch: Any, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Found:
-        shapes = jax.eval_shape(lambda: run(params, batch, None, False)).states
-        start = jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), shapes)
+        size = batch.labels.shape
+        if size not in known:
+            known[size] = jax.eval_shape(lambda: run(params, batch, None, False)).states
+        start = jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), known[size])
         found = compiled(params, batch, start, robust=False)
         if not found.converged.all():
             found = compiled(params, batch, start, robust=True)

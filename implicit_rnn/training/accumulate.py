@@ -54,13 +54,13 @@ def accumulated(weighed: Callable[..., Graded]) -> Callable[..., Graded]:
     Returns:
       `(params, batches, carry, key, latest) -> Graded`: the sums over all.
     """
-    # The keys as well: several processes share nothing that is made outside of a program.
-    one, add, fold = jax.jit(weighed), jax.jit(added), jax.jit(jax.random.fold_in)
+    one, add = jax.jit(weighed), jax.jit(added)
 
     def run(params: Any, batches: Sequence[Any], carry: Any, key: jax.Array, latest: Any) -> Graded:
-        total = one(params, batches[0], carry, fold(key, 0), latest)
+        total = one(params, batches[0], carry, jax.random.fold_in(key, 0), latest)
         for number, batch in enumerate(batches[1:], 1):
-            total = add(total, one(params, batch, total.carry, fold(key, number), latest))
+            own = jax.random.fold_in(key, number)
+            total = add(total, one(params, batch, total.carry, own, latest))
         return total
 
     return run

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tests.conftest  # noqa: F401  (quick compilation, for the children as well)
 from implicit_rnn.training.tables import dump
-from tests.faults.cases import Bench, drawn, mountable, tried
+from tests.faults.cases import WEIGHTS, Bench, drawn, mountable, tried
 from tests.faults.child import Forked, end, strike
 from tests.implicit_rnn.experiments.problems import CONTENT
 
@@ -32,13 +32,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=7200, help="stop after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/faults.jsonl"))
+    parser.add_argument("--kind", nargs="+", choices=WEIGHTS, help="pass over cases of other kinds")
     parser.add_argument("--only", type=int, help="try this one case and print all about it")
     options = parser.parse_args(argv)
     # So that disks of a campaign that is ended are taken away.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = previous(options.out, options.seed)
-    began, numbers = time.monotonic(), range(len(lines), options.cases)
+    began, done = time.monotonic(), {line["number"] for line in lines}
+    numbers = [number for number in range(options.cases) if number not in done]
+    if options.kind:
+        disks = mountable()
+        numbers = [n for n in numbers if drawn(options.seed, n, disks)[0] in options.kind]
     with own_folder() as folder, options.out.open("a") as out:
         bench = prepared(folder, forks=hasattr(os, "fork"))
         for number in numbers if options.only is None else [options.only]:

@@ -109,9 +109,12 @@ def tried(kind: str, bench: Bench, folder: Path, rng: random.Random) -> tuple[st
         number = {"kill": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}[kind]
         return struck(bench, folder, rng, number)
     return {
-        "full disk": full_disk, "damage": damage, "clock": clock, "read only": read_only,
+        "full disk": full_disk,
+        "damage": damage,
+        "clock": clock,
+        "read only": read_only,
         "two hosts": two_hosts,
-    }[kind](bench, folder, rng)  # fmt: skip
+    }[kind](bench, folder, rng)
 
 
 def struck(
@@ -153,7 +156,8 @@ def running(bench: Bench, child: Child, folder: Path, rng: random.Random) -> str
     began = time.monotonic()
     while not (folder / "config.toml").exists() and child.poll() is None:
         time.sleep(0.001)
-    after = rng.uniform(0, 1.5 * bench.share) * (time.monotonic() - began)
+    share = bench.share if isinstance(child, Forked) else 1.0  # imports are a part of beginning
+    after = rng.uniform(0, 1.5 * share) * (time.monotonic() - began)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(after)
     return f"{after:.2f} s after it began"

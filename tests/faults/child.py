@@ -85,10 +85,18 @@ def start(
     if before:
         program = ["-c", f"{before}\nimport sys\nfrom implicit_rnn.cli import main\n"
                    "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, *program, *words], cwd=ROOT, env=environment(changes), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit,
-    )  # fmt: skip
+    with warnings.catch_warnings():
+        # With a limit Python forks first; jax, if it was used here, fears for what then goes on.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return subprocess.Popen(
+            [sys.executable, *program, *words],
+            cwd=ROOT,
+            env=environment(changes),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=limit,
+        )
 
 
 class Forked:
@@ -213,9 +221,13 @@ def several(*commands: Sequence[str | Path], before: str = "") -> list[Ended]:
     """Runs commands one after the other in one child process."""
     words = [[str(argument) for argument in arguments] for arguments in commands]
     done = subprocess.run(
-        [sys.executable, "-c", _SEVERAL.format(before=before), json.dumps(words)], cwd=ROOT,
-        env=environment(), capture_output=True, text=True, timeout=LIMIT,
-    )  # fmt: skip
+        [sys.executable, "-c", _SEVERAL.format(before=before), json.dumps(words)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
     assert not done.returncode, done.stderr
     return [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
 

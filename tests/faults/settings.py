@@ -114,10 +114,8 @@ def options(content: dict[str, Any], table: str) -> dict[str, Any]:
     takes: list[Any] = {
         "task": [TASKS.get(name, dict)],
         "model": [encoder, *CELLS.values(), *ENCODERS.values(), MODELS.get(name, dict)],
-        "solver": [Recipe],
-        "optimiser": [OptimiserSettings],
-        "training": [TrainingSettings],
-    }[table]
+        "solver": [Recipe], "optimiser": [OptimiserSettings], "training": [TrainingSettings],
+    }[table]  # fmt: skip
     found: dict[str, Any] = {}
     for made in takes:
         if made is not dict:
@@ -144,25 +142,10 @@ def mutate(content: dict[str, Any], rng: random.Random) -> None:
     table = rng.choice(["task", "model", "model", "solver", "optimiser", "training"])
     own = content.get(table)
     how = rng.choice(
-        [
-            "value",
-            "value",
-            "near",
-            "near",
-            "near",
-            "known",
-            "known",
-            "known",
-            "known",
-            "delete",
-            "typo",
-            "table",
-            "top",
-            "variant",
-            "grid",
-            "paper",
-        ]
-    )
+        ["value", "value", "near", "near", "near", "known", "known", "known", "known", "delete",
+         "typo", "table", "top",
+         "variant", "grid", "paper"]
+    )  # fmt: skip
     if how in ("value", "known", "near", "delete", "typo") and not isinstance(own, dict):
         return
     if how == "value" and own:
@@ -215,21 +198,9 @@ def drawn(seed: int, number: int) -> Case:
         for _ in range(rng.randint(1, 5)):
             place = rng.randrange(len(found))
             found[place : place + rng.choice([0, 1, 10])] = rng.choice(
-                [
-                    b"",
-                    b"\xff",
-                    b"[",
-                    b'"',
-                    b"\n",
-                    b"=",
-                    b"{",
-                    b"]]",
-                    b"'''",
-                    b"1979-05-27",
-                    b"0x",
-                    b"\x00",
-                ]
-            )
+                [b"", b"\xff", b"[", b'"', b"\n", b"=", b"{", b"]]", b"'''", b"1979-05-27",
+                 b"0x", b"\x00"]
+            )  # fmt: skip
         text = bytes(found)
     if kind == "words":
         count = rng.randint(1, 6)
@@ -309,15 +280,12 @@ def one(seed: int, number: int) -> tuple[str, str]:
         os.chdir(folder / "here")
         try:
             with (
-                bounded(),
-                warnings.catch_warnings(),
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-                mock.patch("sys.stdin", io.StringIO("")),
+                bounded(), warnings.catch_warnings(), contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err), mock.patch("sys.stdin", io.StringIO("")),
                 mock.patch.object(experiments, "train_model", as_far_as_the_first_program),
                 mock.patch.object(figures, "draw", return_value=[]),
                 mock.patch("urllib.request.urlopen", side_effect=ConnectionError("no network")),
-            ):
+            ):  # fmt: skip
                 warnings.simplefilter("ignore")
                 code = command(words)
             verdict = ENDED if code == 0 else REFUSED
@@ -331,14 +299,8 @@ def one(seed: int, number: int) -> tuple[str, str]:
             return FAILED, f"{words[-6:]}\n{traceback.format_exc()[-1800:]}"
         finally:
             os.chdir(here)
-        strange = [
-            path
-            for path in folder.rglob("*")
-            if path.is_file()
-            and path.suffix == ""
-            and "out" not in path.parts
-            and "runs" not in path.parts
-        ]
+        strange = [path for path in folder.rglob("*") if path.is_file() and path.suffix == ""
+                   and "out" not in path.parts and "runs" not in path.parts]  # fmt: skip
         if strange:
             return FAILED, f"{words[-6:]} wrote {strange}"
     if verdict == REFUSED and not err.getvalue().strip():

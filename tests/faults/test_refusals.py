@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from implicit_rnn.experiments.config import load as resolved
+from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.training.tables import dump
 from tests.faults.child import run, several
 from tests.implicit_rnn.experiments.problems import CONTENT
@@ -89,6 +90,9 @@ def test_a_wrong_configuration_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert message in found.sentence
         assert not found.out
     # What an editor of another system put before the first word is no error.
+    (tmp_path / "long.toml").write_bytes(b"#" * 10_000_001)
+    with pytest.raises(ConfigError, match=r"long\.toml has more than 10,000,000 bytes"):
+        resolved(tmp_path / "long.toml")
     (marked := tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbf" + dump(CONTENT).encode())
     assert resolved(marked).runs
     # Nothing was written, neither where it should have been nor anywhere else.
@@ -147,9 +151,13 @@ def test_odd_folders_are_refused_or_told_in_a_sentence(tmp_path: Path) -> None:
         "run.json is damaged: it holds no list": ["report", folder("run", run_json=b"{}")],
         "result.json is damaged: it must hold": ["plot", folder("list", result_json=b"[1]")],
         "has no run that can be evaluated": ["evaluate", folder("none", config_toml=None)],
+        "odd.json is no recorded experiment (AttributeError": ["plot", tmp_path / "odd.json"],
+        "bad.json is damaged: it is not JSON": ["plot", tmp_path / "bad.json"],
         "is a file: name a folder": ["demo", "--output", good / "config.toml"],
         "what comes before .toml '..' is no name": ["train", tmp_path / "...toml"],
     }
+    (tmp_path / "odd.json").write_text('{"runs": {"a": 3}, "labels": {"a": 3}, "title": 3}')
+    (tmp_path / "bad.json").write_text("{")
     (tmp_path / "...toml").write_text(dump(CONTENT))
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "title.toml").write_text("title = 3\nprofiles = 3")

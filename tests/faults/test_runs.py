@@ -39,11 +39,13 @@ def test_ended_starved_and_damaged_a_run_tells_so_and_comes_to_the_same(tmp_path
     update = int(ended.out.split("at update ")[1].split(";")[0])
     assert (folder / "checkpoints" / f"{update:06d}.json").exists()
 
-    no_cache = {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # it would warn of large files, too
-    starved = run(*train, folder, limit=no_large_files, changes=no_cache)
+    # Nor has the user's cache room for programs, which nothing depends on.
+    own = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    starved = run(*train, folder, limit=no_large_files, changes=own)
     assert starved.code == 1
     assert f"the last good checkpoint is {update:06d} in {folder}" in starved.sentence
     assert "--resume" in starved.sentence
+    assert (tmp_path / "cache" / "implicit_rnn" / "programs").exists()
 
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     damaged = [lines[0], b"[1]\n", b"\xff\n", *lines[1:]]

@@ -119,85 +119,6 @@ def test_a_given_solution_reports_its_backward_solve_to_the_probe():
     assert seen.steps > 0
 
 
-def diverging(_, x):
-    return 3 * x + 1
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_throw_raises_out_of_jit_and_vmap_and_says_which_and_what(wrap):
-    def solve(c):
-        return solvers.fixed_point(
-            lambda _, x: c * x + 1, None, jnp.zeros(()), method="picard", throw=True
-        )[0]
-
-    gains = jnp.array([0.5, 3.0, 0.1])
-    with pytest.raises(Exception, match="did not converge") as caught:
-        jax.block_until_ready(wrap(jax.vmap(solve))(gains))
-    text = str(caught.value)
-    assert "DIVERGED" in text
-    assert "index 1" in text
-    assert "Use newton or auto" in text
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode"), [("implicit", jax.grad), ("tangent", jax.grad), ("tangent", jax.jacfwd)]
-)
-def test_throw_raises_from_the_solve_of_a_derivative(kind, mode):
-    def loss(w):
-        x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x),
-            w,
-            jnp.ones(3),
-            rtol=1e-2,
-            adjoint=getattr(adjoint, kind)(linear.bicgstab(max_steps=0)),
-            throw=True,
-        )
-        return jnp.sum(x)
-
-    with pytest.raises(Exception, match=r"(backward solves|of a derivative) did not converge"):
-        jax.block_until_ready(jax.jit(mode(loss))(0.5 * jnp.eye(3)))
-
-
-def test_throw_raises_from_the_gradient_of_a_linear_solve():
-    def loss(b, scale):
-        # A start at the solution spares the solve, but not that of the gradient, its steps.
-        x, _ = solvers.linear_solve(
-            lambda v: scale * v, b, solver=linear.gmres(max_steps=0), x0=b / 3, throw=True
-        )
-        return jnp.sum(jnp.sin(x))
-
-    assert float(loss(jnp.ones(3), 3.0)) > 0
-    with pytest.raises(Exception, match="of a derivative did not converge"):
-        jax.block_until_ready(jax.grad(loss)(jnp.ones(3), 3.0))
-
-
-@pytest.mark.parametrize("how", [adjoint.one_step(), adjoint.neumann(2), adjoint.rbp(3)])
-def test_throw_takes_a_truncated_series_as_it_was_asked_for(how):
-    def loss(w):
-        x, _ = solvers.fixed_point(
-            lambda w, x: 0.5 * jnp.cos(w * x), w, jnp.zeros(()), adjoint=how, throw=True
-        )
-        return x
-
-    assert np.isfinite(jax.grad(loss)(1.0))
-
-
-def test_throw_raises_also_where_only_the_info_is_used():
-    run = jax.jit(
-        lambda x: solvers.fixed_point(diverging, None, x, method="picard", throw=True)[1].steps
-    )
-    with pytest.raises(Exception, match="did not converge"):
-        jax.block_until_ready(run(jnp.zeros(())))
-
-
-def test_throw_is_silent_where_all_is_well():
-    value, info = jax.jit(
-        lambda a: solvers.fixed_point(lambda a, x: jnp.cos(a * x), a, jnp.zeros(()), throw=True)
-    )(1.0)
-    assert info.converged
-    np.testing.assert_allclose(value, 0.7390851, rtol=1e-4)
-
-
 def test_auxiliary_results_come_from_the_solution_and_are_differentiated():
     def loss(a):
         (x, aux), _ = solvers.fixed_point(
@@ -237,22 +158,8 @@ def test_batches_and_reports_take_such_leaves_too():
     assert "CONVERGED" in solvers.diagnose.report(f, single, jnp.zeros(1))
 
 
-def test_iterates_on_the_way_can_be_recorded_and_differentiated():
-    def f(a, x):
-        return 0.5 * jnp.cos(a * x) + 0.1
-
-    def loss(a):
-        _, info = solvers.fixed_point(f, a, jnp.zeros(()), method="picard", record=(0, 2, 500))
-        return jnp.sum(info.iterates), info.iterates
-
-    slope, states = jax.grad(loss, has_aux=True)(1.0)
-    path = [0.0]
-    for _ in range(60):
-        path.append(0.5 * np.cos(path[-1]) + 0.1)
-    # Each after one more evaluation; beyond the end of the solve, the last one.
-    np.testing.assert_allclose(states, [path[1], path[3], path[-1]], rtol=1e-4)
-    through = sum(-0.5 * x * np.sin(x) for x in (path[0], path[2], path[-1]))
-    np.testing.assert_allclose(slope, through, rtol=1e-3)
+def diverging(_, x):
+    return 3 * x + 1
 
 
 def test_a_norm_of_ones_own_decides():
@@ -277,75 +184,6 @@ def test_patience_and_blowup_end_a_solve_when_they_say():
     _, diverged = solvers.fixed_point(diverging, None, jnp.zeros(()), method="picard", blowup=10.0)
     assert diverged.status == Status.DIVERGED
     assert diverged.steps <= 5
-
-
-@pytest.mark.parametrize("make", [adjoint.bptt, lambda **kw: adjoint.tbptt(20, **kw)])
-def test_checkpointed_unrolling_gives_the_same_gradient_and_keeps_less(make):
-    def loss(w, checkpoint):
-        x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1),
-            w,
-            jnp.zeros(32),
-            method="picard",
-            max_steps=64,
-            adjoint=make(checkpoint=checkpoint),
-            rtol=0.0,
-            patience=None,
-        )
-        return jnp.sum(x)
-
-    w = 0.5 * jnp.eye(32)
-    plain, saving = (jax.jit(jax.grad(lambda w, c=c: loss(w, c))) for c in (None, 8))
-    np.testing.assert_allclose(plain(w), saving(w), rtol=1e-5, atol=1e-6)
-    if make is adjoint.bptt:
-        sizes = [f.lower(w).compile().memory_analysis().temp_size_in_bytes for f in (plain, saving)]
-        assert sizes[1] < 0.6 * sizes[0]
-
-
-def test_the_gradient_through_iterations_is_that_of_the_iterations():
-    """`bptt` of `picard`: the derivative of a few steps, not of the solution."""
-
-    def unrolled(w):
-        x = jnp.zeros(3)
-        for _ in range(4):
-            x = jnp.tanh(w @ x + 1)
-        return jnp.sum(x)
-
-    def loss(w):
-        x, _ = solvers.fixed_point(
-            lambda w, x: jnp.tanh(w @ x + 1),
-            w,
-            jnp.zeros(3),
-            method="picard",
-            max_steps=4,
-            adjoint="bptt",
-            rtol=0.0,
-        )
-        return jnp.sum(x)
-
-    w = 0.8 * jnp.eye(3) + 0.1
-    np.testing.assert_allclose(jax.grad(loss)(w), jax.grad(unrolled)(w), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["anderson", "broyden", "auto"])
-def test_coefficients_chosen_on_the_way_are_constants_of_bptt(method):
-    """Of a linear map the iterations with these coefficients end at its derivative."""
-    matrix = jnp.array([[0.3, 0.2], [-0.1, 0.5]])
-
-    def loss(b):
-        x, _ = solvers.fixed_point(
-            lambda b, x: matrix @ x + b,
-            b,
-            jnp.zeros(2),
-            method=method,
-            adjoint="bptt",
-            max_steps=12,
-            rtol=1e-6,
-        )
-        return jnp.vdot(jnp.array([1.0, -2.0]), x)
-
-    expected = np.linalg.solve(np.eye(2) - np.asarray(matrix).T, [1.0, -2.0])
-    np.testing.assert_allclose(jax.grad(loss)(jnp.ones(2)), expected, rtol=1e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["lu", "qr"])

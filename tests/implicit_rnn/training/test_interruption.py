@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from implicit_rnn.training import folder as folders
+from implicit_rnn.training.interruption import SIGNALS, interruption
 from tests.implicit_rnn.training.test_own import SETTINGS, Lines, rows, train
 
 # Sixteen examples of the validation set: four batches an evaluation.
@@ -94,3 +95,15 @@ def test_lines_go_back_to_those_of_the_checkpoint(tmp_path: Path):
     assert again.read() == [{"update": 1, "loss": 2.0}]
     assert again.sum == then
     assert not said
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_first_signal_is_noted_and_a_second_one_ends_a_run(number: signal.Signals):
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with interruption() as found:
+        signal.raise_signal(number)
+        assert found.asked == number
+        with pytest.raises(KeyboardInterrupt) as ended:
+            signal.raise_signal(number)
+    assert ended.value.args == (number,)
+    assert [signal.getsignal(each) for each in SIGNALS] == before

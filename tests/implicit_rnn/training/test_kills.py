@@ -20,9 +20,9 @@ from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT, without_times
 
 KILLS = 20
-LONG = {"updates": 2400, "log_every": 1, "evaluate_every": 40, "checkpoint_every": 7}
+LONG = {"updates": 700, "log_every": 1, "evaluate_every": 40, "checkpoint_every": 7}
 _LIMIT = 1500.0  # seconds that a session may take, on a machine that others use, too
-_MOST = 90  # updates of a session: after so many it is killed at the latest
+_MOST = 30  # updates of a session: after so many it is killed at the latest
 
 
 class Session(NamedTuple):
@@ -91,12 +91,26 @@ def struck(start: list[str], folder: Path, number: signal.Signals, rng: random.R
     return Session(when, alive, child.returncode, said)
 
 
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "small.toml"
+    path.write_text(dump(CONTENT | {"training": CONTENT["training"] | LONG}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path) -> Path:
+    """The run that nothing happened to."""
+    subprocess.run(command(config, config.parent / "whole"), check=True, capture_output=True)
+    return config.parent / "whole"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_run_killed_twenty_times_comes_to_the_same(tmp_path: Path, number: signal.Signals):
-    config, folder, whole = tmp_path / "small.toml", tmp_path / "run", tmp_path / "whole"
-    config.write_text(dump(CONTENT | {"training": CONTENT["training"] | LONG}))
-    rng, found = random.Random(number), []
+def test_a_run_killed_twenty_times_comes_to_the_same(
+    config: Path, whole: Path, tmp_path: Path, number: signal.Signals
+):
+    folder, rng, found = tmp_path / "run", random.Random(number), []
     while len(found) < KILLS:
         session = struck(command(config, folder), folder, number, rng)
         assert session.alive, f"it ended by itself after {len(found)} kills: {session.said[-500:]}"
@@ -112,8 +126,7 @@ def test_a_run_killed_twenty_times_comes_to_the_same(tmp_path: Path, number: sig
         found.append(session)
     assert {session.when for session in found} == {"beginning", "updates", "saving"}
     assert 0 < sealed(folder) < LONG["updates"]
-    for path in (folder, whole):
-        subprocess.run(command(config, path), check=True, capture_output=True)
+    subprocess.run(command(config, folder), check=True, capture_output=True)
     sessions = json.loads((folder / "run.json").read_text())["sessions"]
     assert len(sessions) == KILLS + 1
     one, other = (without_times(Records(path / "metrics.jsonl").read()) for path in (folder, whole))
