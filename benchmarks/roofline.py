@@ -29,7 +29,7 @@ ACCELERATORS = Machine(20e12)
 
 
 def processors(operations: float) -> Machine:
-    """Hosts of one device each, of a measured speed, on an assumed network of 10 Gbit/s."""
+    """Hosts of one core each, of a measured speed, on an assumed network of 10 Gbit/s."""
     return Machine(operations, 1.25e9, 1.25e9, 50e-6, 50e-6, host=1)
 
 

@@ -83,7 +83,7 @@ def solve(devices: int, steps: int, hidden: int) -> tuple[Callable, tuple]:
 
 
 def counted(hidden: int, steps: int = 512) -> dict[str, float]:
-    """Sweeps forwards and backwards, operations a step of an evaluation, and seconds of a solve."""
+    """Sweeps both ways, operations a step of an evaluation, and a core's seconds for a solve."""
     run, given = solve(1, steps, hidden)
     (_, seen), info = run(*given)
     cell = implicit_rnn.cells.igru(hidden)
@@ -92,7 +92,7 @@ def counted(hidden: int, steps: int = 512) -> dict[str, float]:
     return {
         "forward": float(info.steps), "backward": float(seen.steps),
         "operations": analysis["flops"] / steps, "steps": steps,
-        "seconds": 1e-3 * timed(lambda: run(*given), 7)["least_ms"],
+        "seconds": 1e-3 * timed(lambda: run(*given), 7)["processor_ms"],
     }  # fmt: skip
 
 
@@ -182,17 +182,20 @@ def campaign(settings: dict[str, int], anew: bool) -> list[dict[str, Any]]:
     speed = roofline.work(counts) * counts["steps"] / counts["seconds"]
     machines = {
         "accelerators": roofline.ACCELERATORS,
-        f"processors of {speed / 1e9:.3g} Gflop/s": roofline.processors(speed),
+        f"cores of {speed / 1e9:.3g} Gflop/s": roofline.processors(speed),
     }
     tables = {name: roofline.table(one, counts, 200, INPUTS) for name, one in machines.items()}
     assumed = {name: one._asdict() for name, one in machines.items()}
     report.write("scaling", content | settings | {
         "rows": rows, "counted": counts, "assumed": assumed, "model": tables,
     })  # fmt: skip
-    columns = list(dict.fromkeys(key for found in rows for key in found))
+    columns = [
+        "work", "devices", "processor_ms", "processor_overhead", "least_ms", "overhead",
+        "operations", "bytes", "loop_operations", "loop_bytes",
+    ]  # fmt: skip
     report.table(
         f"virtual devices on {os.cpu_count()} cores", columns,
-        [[found.get(column, "") for column in columns] for found in rows],
+        [[found[column] for column in columns] for found in rows],
     )  # fmt: skip
     for name, lines in tables.items():
         report.table(

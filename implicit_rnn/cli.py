@@ -185,7 +185,8 @@ def _add_evaluate(commands: Any) -> None:
         help="metrics of a run's best checkpoint, or of the mean of several",
         description=(
             "Prints metrics of trained runs on one of their sets. With --beam, translates test "
-            "sets by beam search, writes the translations and adds their BLEU to the run's result."
+            "sets by beam search, writes the translations and adds their BLEU to the run's result; "
+            "of other sequences (parsing, sorting, trees), the share that the search finds whole."
         ),
     )
     command.add_argument("run", type=Path, metavar="RUN", help="a run's or experiment's folder")

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.mesh import spread_alike
 from solvers.space import Tree
 
 Algorithm = Literal["thomas", "cyclic"]
@@ -221,6 +222,7 @@ def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     All levels have the same shapes: the program is one of them, in a loop.
     """
     time = rhs.shape[0]
+    lower, diagonal, upper, rhs = spread_alike(lower, diagonal, upper, rhs)
 
     def level(number: jax.Array, rows: jax.Array) -> jax.Array:
         around = [(time, time, 0) if axis == 1 else (0, 0, 0) for axis in range(rows.ndim)]

@@ -6,6 +6,7 @@ which devices it is spread; constants are spread over none, and a loop must not 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,14 @@ def alike(carry: Any, like: jax.Array) -> Any:
     if not on_explicit_mesh():
         return carry
     return jax.tree.map(lambda leaf: jnp.where(like == like, leaf, leaf), carry)
+
+
+def spread_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Arrays of one shape, each spread over a mesh with explicit axes as any of them is."""
+    if not on_explicit_mesh():
+        return arrays
+    total = functools.reduce(jnp.add, arrays)
+    return tuple(jnp.where(total == total, array, array) for array in arrays)
 
 
 def while_loop(running: Callable, body: Callable, carry: Any) -> Any:

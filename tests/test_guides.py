@@ -36,8 +36,8 @@ assert jnp.allclose(x, jnp.cos(x), atol=1e-4)
 # By the registry, by its function, and with either neighbour: in a network, and as a layer.
 cell = cells.CELLS["leaky"](4, rate=0.3)
 assert cell == cells.CELLS["leaky"](4, rate=0.3)
-for encoder in ("leaky", "bileaky", cells.implicit(cell)):
-    network = models.tagger(models.encoder(encoder, 4), 3, 2)
+for what in (("leaky", 4), ("bileaky", 4), (cells.implicit(cell),)):
+    network = models.tagger(models.encoder(*what), 3, 2)
     jax.eval_shape(network.init, jax.random.key(0))
 layer = nn.Implicit(cells.implicit(cell), 3, rngs=nnx.Rngs(0))
 outputs, info = layer(jnp.ones((2, 5, 3)))

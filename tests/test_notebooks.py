@@ -35,7 +35,7 @@ def test_there_are_notebooks() -> None:
 
 
 # Trainings, which are tested elsewhere as well.
-LONG = ("hyperparameters", "quickstart", "recurrent_backprop", "tagging", "xrnn")
+LONG = ("hyperparameters", "own_network", "quickstart", "recurrent_backprop", "tagging", "xrnn")
 
 
 @pytest.mark.parametrize(

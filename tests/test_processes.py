@@ -183,7 +183,7 @@ def test_processes_agree_on_the_folder_and_on_when_to_end(tmp_path: Path):
         outs.append(out)
     update = re.search(r"ended by SIGTERM at update (\d+); --resume goes on", outs[0])
     assert (tmp_path / "asked" / "checkpoints" / f"{int(update[1]):06d}.json").exists()
-    assert not outs[1].strip()
+    assert "update" not in outs[1]  # one of them prints
 
 
 def test_what_processes_lack_is_said(

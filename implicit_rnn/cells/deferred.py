@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from implicit_rnn.cells.base import Params, State, product
+from solvers.mesh import vary_like
 
 StepWith = Callable[[Params, Any, State, Callable], State]  # as `Cell.step_with`
 
@@ -88,6 +89,7 @@ def _deferred_rule(
 
     time = jax.tree.leaves(xi)[0].shape[0]
     extras = [jnp.zeros((time, w.shape[-1]), w.dtype) for w in weights]
+    extras = vary_like(extras, (params, xi, start))
     found, push, operands = jax.linearize(run, params, xi, start, extras, has_aux=True)
     extras_dot = list(map(product, operands, weights_dot))
     return found, push(params_dot, xi_dot, start_dot, extras_dot)

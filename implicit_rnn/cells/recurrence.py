@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.bands import bidiagonal_solve
+from solvers.mesh import vary_like
 
 Tree = Any
 Run = Callable[..., tuple[jax.Array, Tree]]  # as `Cell.run`
@@ -91,6 +92,7 @@ def in_chunks(run: Run, size: int, *, recompute: bool = True) -> Run:
             outputs, last = run(params, row[0], state, row[1], reverse)
             return last, outputs
 
+        state = vary_like(state, (params, rows, lengths))  # else the loop would change its types
         if recompute:
             body = jax.checkpoint(body, prevent_cse=False)
         last, outputs = lax.scan(body, state, (rows, lengths), reverse=reverse)

@@ -90,21 +90,22 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _judge(options: argparse.Namespace) -> int:
-    """Translates the test sets of every run."""
-    from implicit_rnn.experiments import report, runs
-    from implicit_rnn.experiments.translation.use import judge
+    """Translates the test sets of every run; of other sequences, how many a search finds."""
+    from implicit_rnn.experiments import report, runs, search
+    from implicit_rnn.experiments.translation import use
     from implicit_rnn.training import CheckpointError
 
-    rows, search = [], _search(options)
+    rows, how = [], _search(options)
     folders = runs.run_folders(options.run)
     for folder in folders:
+        judge = use.judge if use.translates(folder) else search.judge
         try:
-            records = judge(folder, search, options.split)
+            records = judge(folder, how, options.split)
         except CheckpointError as error:
             _leave_out(error, folders)
             continue
         rows += [{"run": folder.name, **record} for record in records]
-    code = _tabled("translations", rows, options.run)
+    code = _tabled("found by search", rows, options.run)
     if rows and (options.run / runs.MARK).exists():
         report.tabulate(options.run, report.printer())
     return code
@@ -256,7 +257,7 @@ def _text(options: argparse.Namespace) -> Callable[[], str]:
 
 
 def _search(options: argparse.Namespace):
-    from implicit_rnn.experiments.translation.use import Search
+    from implicit_rnn.experiments.search import Search
 
     return Search(options.beam, options.length_penalty, options.average)
 

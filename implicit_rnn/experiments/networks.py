@@ -89,7 +89,7 @@ def classifier(
     *,
     encoder: str = "xrnn",
     hidden: int = 128,
-    pooling: Literal["last", "mean", "attention"] = "last",
+    pooling: Literal["last", "mean", "max", "attention"] = "last",
     feature_dropout: float = 0.0,
     **options: Any,
 ) -> models.Classifier:
@@ -122,6 +122,8 @@ def seq2seq(
     decoder: str = "lstm",
     decoder_hidden: int = 128,
     feature_dropout: float = 0.0,
+    feeding: bool = False,
+    smoothing: float = 0.0,
     **options: Any,
 ) -> models.Seq2Seq:
     """A sequence from a sequence, token by token.
@@ -133,6 +135,7 @@ def seq2seq(
       decoder: a causal cell by name.
       decoder_hidden: its width.
       feature_dropout: of embedded tokens, the encoder's features, and what the read-out sees.
+      feeding, smoothing: as for `models.seq2seq`.
       **options: of the encoder and its cell, and of the decoder's cell with `decoder_` in front
         (`decoder_depth`).
     """
@@ -148,6 +151,8 @@ def seq2seq(
         attention=None if attention == "none" else attention,
         context=context,
         dropout=feature_dropout,
+        feeding=feeding,
+        smoothing=smoothing,
     )
 
 

@@ -31,7 +31,7 @@ def telling(trainer: Trainer, count: int) -> list[int]:
     if task.kind == "words":
         lengths = np.array([len(sentence.words) for sentence in task.details["sentences"]["test"]])
         order = np.argsort(np.abs(lengths - _TELLING), kind="stable")
-    elif "examples" in task.details and task.kind == "tagging":
+    elif task.kind == "tagging" and "test" in task.details.get("examples", {}):
         # Long ones, with both labels in about equal parts.
         examples = task.details["examples"]["test"]
         share = examples.labels.sum(axis=1) / np.maximum(examples.length, 1)

@@ -91,6 +91,9 @@ def _shown(result: dict[str, Any]) -> dict[str, float]:
     for key in [key for key in METRICS if key in test][:1]:
         beside = {"test perplexity": _perplexity(test["loss"])} if key == "exact" else {}
         beside |= {"test F1": test["f1"]} if "f1" in test else {}
+        beside |= {
+            _searched(record, "exact"): record["exact"] for record in result.get("searched", [])
+        }
         parts = {f"{key} {name}": part[key] for name, part in result.get("parts", {}).items()}
         return {f"test {key}": test[key]} | beside | parts | result.get("verdict", {})
     return {}
@@ -108,9 +111,9 @@ def _mean(values: Sequence[float | None]) -> float:
     return statistics.fmean(math.nan if value is None else value for value in values)
 
 
-def _searched(record: dict[str, Any]) -> str:
+def _searched(record: dict[str, Any], metric: str = "BLEU") -> str:
     """`BLEU test, beam 4, mean of 5`; a length penalty only where it is not the usual one."""
-    words = [f"BLEU {record['split']}", f"beam {record['beam']}"]
+    words = [f"{metric} {record['split']}", f"beam {record['beam']}"]
     if record["average"] > 1:
         words.append(f"mean of {record['average']}")
     if record["length_penalty"] != _USUAL_PENALTY:

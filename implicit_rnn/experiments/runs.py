@@ -18,7 +18,7 @@ _RESULT: dict[str, type] = {
     "config": dict, "test": dict, "parameters": int, "updates": int, "skipped": int,
     "seconds": float,
 }  # fmt: skip
-_BESIDE: dict[str, type] = {"parts": dict, "verdict": dict, "translations": list}
+_BESIDE: dict[str, type] = {"parts": dict, "verdict": dict, "translations": list, "searched": list}
 
 
 def configuration(folder: Path) -> Config:

@@ -16,6 +16,7 @@ from implicit_rnn.models.graph import (
 from implicit_rnn.models.hopfield import Hopfield, descent_step, energy, hopfield
 from implicit_rnn.models.language_model import LanguageModel, TokenBatch, language_model
 from implicit_rnn.models.output_recurrence import OutputRecurrence, output_recurrence
+from implicit_rnn.models.recalling import recalling
 from implicit_rnn.models.seq2seq import PairBatch, Seq2Seq, seq2seq
 from implicit_rnn.models.tagger import Tagger, tagger
 from implicit_rnn.models.tcn import tcn
@@ -59,6 +60,7 @@ __all__ = [
     "logistic_regression",
     "metrics",
     "output_recurrence",
+    "recalling",
     "recursive",
     "sample",
     "seq2seq",

@@ -67,13 +67,20 @@ def decoder(
     extra_size: int = 0,
     ends: bool = True,
     dropout: float = 0.0,
+    feeding: bool = False,
 ) -> Decoder:
     """A causal cell given the token before and a context (figures 10.9 and 10.12).
 
         input_t = [embedding(y_{t-1}), context_t, extra_t],    state_0 = tanh(W context + b)
 
     With attention `context_t` is the mean of the memory, weighted by the scores of
-    `output(state_{t-1})`, and the read-out sees it beside the output.
+    `output(state_{t-1})`, and the read-out sees it beside the output. With input feeding (Luong et
+    al., 2015) it looks after its step, and what it has seen is what the next step is given,
+
+        input_t = [embedding(y_{t-1}), seen_{t-1}, extra_t],
+        seen_t = tanh(W [output(state_t), context_t] + b),    seen_0 = 0,
+
+    where `context_t` goes by the scores of `output(state_t)`, and the read-out sees `seen_t` alone.
 
     Args:
       cell: any causal one.
@@ -84,10 +91,12 @@ def decoder(
       attention: how to look at a memory; the context then is a part of every input.
       extra_size: width of what a caller adds to every input.
       ends: whether the end token is among the outputs.
-      dropout: of embedded tokens, and of what the read-out sees.
+      dropout: of embedded tokens, and of what the read-out sees, which is then what is fed.
+      feeding: see above; needs attention.
 
     Parameters: `embedding` `[vocabulary + 1, embedding_size]`, `cell`, `read` with `weights` and
-    `bias`, where needed `start` (`weights` and `bias` for each leaf of the state) and `attention`.
+    `bias`, where needed `start` (`weights` and `bias` for each leaf of the state), `attention` and
+    `seen` with `weights` `[hidden + context_size, hidden]` and `bias`.
     """
     if cell.whole:
         raise ValueError(
@@ -100,10 +109,12 @@ def decoder(
         raise ValueError(f'context must be "input", "state" or "both", got {context!r}')
     if attention is not None and context == "state":
         raise ValueError('with attention the context is an input: use "input" or "both"')
+    if feeding and attention is None:
+        raise ValueError("input feeding is of what attention has found: choose an attention")
     if vocabulary < 1:
         raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
     feeds, starts = context != "state", context != "input"
-    seen_size = cell.hidden_size + (0 if attention is None else context_size)
+    seen_size = cell.hidden_size + (0 if attention is None or feeding else context_size)
 
     parts = _Writer(
         embedding_size=embedding_size,
@@ -117,6 +128,7 @@ def decoder(
         starts=starts,
         attention=attention,
         dropout=dropout,
+        feeding=feeding,
     )
     return Decoder(parts.init, parts.begin, parts.step, parts.scores)
 
@@ -136,12 +148,16 @@ class _Writer:
     starts: bool
     attention: Attention | None
     dropout: float
+    feeding: bool = False
+
+    @property
+    def fed_size(self) -> int:
+        """Width of what an input has beside its token and what a caller adds."""
+        return self.cell.hidden_size if self.feeding else self.context_size
 
     def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 5)
-        input_size = (
-            self.embedding_size + (self.context_size if self.feeds else 0) + self.extra_size
-        )
+        input_size = self.embedding_size + (self.fed_size if self.feeds else 0) + self.extra_size
         outputs = self.vocabulary + self.ends
         params = {
             "embedding": jax.random.normal(keys[0], (self.vocabulary + 1, self.embedding_size)),
@@ -158,6 +174,10 @@ class _Writer:
             params["attention"] = self.attention.init(
                 keys[4], self.cell.hidden_size, self.context_size
             )
+        if self.feeding:
+            both = self.cell.hidden_size + self.context_size
+            own = jax.random.fold_in(key, 5)
+            params["seen"] = init_read(own, both, self.cell.hidden_size)
         return params
 
     def begin(
@@ -175,6 +195,8 @@ class _Writer:
                 for own, leaf in zip(params["start"], leaves, strict=True)
             ]
             state = jax.tree.unflatten(tree, made)
+        if self.feeding:
+            state = state, jnp.zeros(self.cell.hidden_size, context.dtype)
         if self.attention is None:
             return Source(context), state
         assert memory is not None
@@ -189,28 +211,54 @@ class _Writer:
         """Inputs of one step or of many."""
         parts = [embedded, extra]
         if self.feeds:
-            shape = (*embedded.shape[:-1], self.context_size)
+            shape = (*embedded.shape[:-1], self.fed_size)
             parts.append(jnp.broadcast_to(context, shape))
         return jnp.concatenate(parts, axis=-1)
 
     def turn(
-        self, params: Params, source: Source, state: State, embedded: jax.Array, extra: jax.Array
+        self,
+        params: Params,
+        source: Source,
+        state: State,
+        embedded: jax.Array,
+        extra: jax.Array,
+        left: jax.Array | float = 1.0,
     ) -> tuple[State, jax.Array, jax.Array | None]:
-        """The new state, what the read-out sees, and the weights of attention."""
-        mixed, weights = source.context, None
-        if self.attention is not None:
-            assert source.memory is not None
-            assert source.keys is not None
-            assert source.mask is not None
-            scores = self.attention.scores(
-                params["attention"], source.keys, self.cell.output(state)
-            )
-            weights = masked_softmax(scores, source.mask)
-            mixed = weights @ source.memory
-        xi = self.cell.project(params["cell"], self.given(embedded, mixed, extra))
-        state = self.cell.step(params["cell"], xi, state)
-        seen = self.cell.output(state)
-        return state, seen if weights is None else jnp.concatenate([seen, mixed]), weights
+        """The new state, what the read-out sees, and the weights of attention.
+
+        Args:
+          left: what dropout leaves of what is fed.
+        """
+        if self.feeding:
+            state, before = state
+            state = self.taken(params, state, embedded, before, extra)
+            output = self.cell.output(state)
+            mixed, weights = self.look(params, source, output)
+            seen = left * jnp.tanh(read(params["seen"], jnp.concatenate([output, mixed])))
+            return (state, seen), seen, weights
+        if self.attention is None:
+            state = self.taken(params, state, embedded, source.context, extra)
+            return state, self.cell.output(state), None
+        mixed, weights = self.look(params, source, self.cell.output(state))
+        state = self.taken(params, state, embedded, mixed, extra)
+        return state, jnp.concatenate([self.cell.output(state), mixed]), weights
+
+    def taken(
+        self, params: Params, state: State, embedded: jax.Array, fed: jax.Array, extra: jax.Array
+    ) -> State:
+        """The cell's state after a step."""
+        xi = self.cell.project(params["cell"], self.given(embedded, fed, extra))
+        return self.cell.step(params["cell"], xi, state)
+
+    def look(self, params: Params, source: Source, query: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What attention finds, and its weights."""
+        assert self.attention is not None
+        assert source.memory is not None
+        assert source.keys is not None
+        assert source.mask is not None
+        scores = self.attention.scores(params["attention"], source.keys, query)
+        weights = masked_softmax(scores, source.mask)
+        return weights @ source.memory, weights
 
     def step(
         self, params: Params, source: Source, state: State, token: jax.Array, extra: jax.Array
@@ -239,6 +287,11 @@ class _Writer:
             state, seen, weights = self.turn(params, source, state, *row)
             return state, (seen, weights)
 
+        if self.feeding:
+            whole = jnp.ones((tokens.shape[0], self.seen_size), embedded.dtype)
+            rows = embedded, extra, drop(whole, self.dropout, keys[1])
+            _, (seen, weights) = lax.scan(body, state, rows)
+            return read(params["read"], seen), weights
         _, (seen, weights) = lax.scan(body, state, (embedded, extra))
         return read(params["read"], drop(seen, self.dropout, keys[1])), weights
 

@@ -70,6 +70,8 @@ def seq2seq(
     context: Context = "both",
     attention: str | None = None,
     dropout: float = 0.0,
+    feeding: bool = False,
+    smoothing: float = 0.0,
 ) -> Seq2Seq:
     """An encoder-decoder.
 
@@ -83,13 +85,18 @@ def seq2seq(
         first state, or both. With attention the input is what is looked at.
       attention: None, `"additive"`, `"bilinear"` or `"dot"` (for an encoder as wide as the cell).
       dropout: of embedded tokens, of the encoder's features, and of what the read-out sees.
+      feeding: what attention has found is a part of the next input, not of its own (input feeding),
+        as for `decoder`.
+      smoothing: where there is a key, the share of the loss that wants all tokens alike (label
+        smoothing).
 
     Parameters: `embedding` `[source_vocabulary, embedding_size]`, `encoder`, `decoder`.
     """
     if attention is not None and attention not in ATTENTIONS:
         raise ValueError(f"attention must be None or in {sorted(ATTENTIONS)}, got {attention!r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    for name, value in (("dropout", dropout), ("smoothing", smoothing)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
     if source_vocabulary < 1:
         raise ValueError(f"source_vocabulary must be at least 1, got {source_vocabulary}")
     end = target_vocabulary
@@ -101,6 +108,7 @@ def seq2seq(
         context=context,
         attention=None if attention is None else ATTENTIONS[attention](cell.hidden_size),
         dropout=dropout,
+        feeding=feeding,
     )
 
     parts = _Pair(
@@ -110,6 +118,7 @@ def seq2seq(
         writer=writer,
         dropout=dropout,
         end=end,
+        smoothing=smoothing,
     )
     greedy, beam = searches(parts.ready, parts.step, end)
     return Seq2Seq(
@@ -135,6 +144,7 @@ class _Pair:
     writer: Decoder
     dropout: float
     end: int
+    smoothing: float
 
     def init(self, key: jax.Array) -> Params:
         keys = jax.random.split(key, 3)
@@ -216,6 +226,8 @@ class _Pair:
     ) -> tuple[jax.Array, Outcome]:
         found, _, encoded = self.scores(params, batch, key=key, probe=probe, solve=solve)
         mean, sums = target_sums(found, batch, self.end)
+        if self.smoothing and key is not None:
+            mean = smoothed(mean, found, batch, self.smoothing)
         return mean, Outcome(sums, encoded.info)
 
     def ready(
@@ -255,3 +267,11 @@ def target_sums(scores: jax.Array, batch: Any, end: int) -> tuple[jax.Array, dic
     sums["exact"] = jnp.sum(right).astype(mean.dtype)
     sums["count_exact"] = jnp.sum(there).astype(mean.dtype)
     return mean, sums
+
+
+def smoothed(mean: jax.Array, scores: jax.Array, batch: Any, share: float) -> jax.Array:
+    """A mean of `target_sums` of which this share is the cross-entropy of all tokens alike."""
+    mask = jnp.arange(scores.shape[1]) <= jnp.asarray(batch.target_length)[:, None]
+    even = jax.nn.logsumexp(scores, axis=-1) - jnp.mean(scores, axis=-1)
+    even = jnp.sum(jnp.where(mask, even, 0)) / jnp.maximum(jnp.sum(mask), 1)
+    return (1 - share) * mean + share * even

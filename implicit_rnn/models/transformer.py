@@ -17,7 +17,7 @@ from implicit_rnn.models.decoder import shifted
 from implicit_rnn.models.decoding import Decoded, searches
 from implicit_rnn.models.encoder import standardised
 from implicit_rnn.models.readout import init_read, read
-from implicit_rnn.models.seq2seq import target_sums
+from implicit_rnn.models.seq2seq import smoothed, target_sums
 from implicit_rnn.sequence.stack import drop
 
 _LONGEST_WAVE = 1e4  # of the positions, over two pi
@@ -270,10 +270,7 @@ class _Attentive:
         found = self.scores(params, batch, key=key)
         mean, sums = target_sums(found, batch, self.end)
         if self.smoothing and key is not None:
-            _, _, mask = shifted(batch.target, batch.target_length, self.end)
-            even = jax.nn.logsumexp(found, axis=-1) - jnp.mean(found, axis=-1)
-            even = jnp.sum(jnp.where(mask, even, 0)) / jnp.maximum(jnp.sum(mask), 1)
-            mean = (1 - self.smoothing) * mean + self.smoothing * even
+            mean = smoothed(mean, found, batch, self.smoothing)
         return mean, Outcome(sums)
 
     def begin(

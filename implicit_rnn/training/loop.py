@@ -209,8 +209,7 @@ class _Run:
                     self.state = parts.begin(self.state)
                 end = min(index + settings.accumulate, len(plan))
                 batches = tuple(ahead.take(plan, number) for number in range(index, end))
-                warm = self.state.memory is not None
-                numbers = self.split.numbers(plan[index]) if warm else None
+                numbers = self.split.numbers(plan[index]) if self.state.memory is not None else None
                 given = batches if settings.accumulate > 1 else batches[0]
                 self.state = parts.step(self.state, given, numbers)
                 self.update, index = self.update + 1, end
@@ -299,6 +298,7 @@ class _Run:
         self.progress = self.progress._replace(
             best=score if better else best, waited=0 if better else self.progress.waited + 1
         )
+        self.state = self.parts.waited(self.state, self.progress.waited)
         if not self.display.console.is_terminal:
             skipped = int(self.state.optimiser.total_notfinite)
             shown = summary({**found, "skipped": skipped})

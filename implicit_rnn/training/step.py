@@ -13,7 +13,13 @@ import numpy as np
 import optax
 
 from implicit_rnn.models.base import Outcome
-from implicit_rnn.training.optimiser import OptimiserSettings, optimiser_of, schedule
+from implicit_rnn.training.optimiser import (
+    OptimiserSettings,
+    left_of_rate,
+    lowered,
+    optimiser_of,
+    schedule,
+)
 from implicit_rnn.training.parallel import Layout, ParallelSettings, layout_of
 from implicit_rnn.training.precision import InPrecision
 from implicit_rnn.training.program import Program, State
@@ -37,6 +43,8 @@ class Trainer(NamedTuple):
       rate: `state -> learning rate` of its latest update, or None where nothing tells it.
       loss: `(state, batch) -> (loss, Outcome, gradient)` as the next update would have them.
       begin: `state -> state` at the beginning of an epoch: a stateful model's carry is fresh.
+      waited: `(state, evaluations) -> state` after so many evaluations in a row without
+        improvement: where the learning rate waits for a plateau, it is lowered.
       task, model, settings: what is trained, and how.
       layout: over which devices; None for one.
     """
@@ -49,6 +57,7 @@ class Trainer(NamedTuple):
     rate: Callable[[State], float | None]
     loss: Callable[[State, Any], tuple[jax.Array, Outcome, Any]]
     begin: Callable[[State], State]
+    waited: Callable[[State, int], State]
     task: Any
     model: Any
     settings: TrainingSettings
@@ -77,10 +86,10 @@ def trainer(
     """
     recipe, settings = recipe or Recipe(), settings or TrainingSettings()
     optimiser = OptimiserSettings() if optimiser is None else optimiser
-    rates, ema = None, 0.0
+    rates, ema, named = None, 0.0, None
     if isinstance(optimiser, OptimiserSettings):
         recipe = dataclasses.replace(recipe, clip=optimiser.clip or math.inf)
-        rates, ema = schedule(optimiser, settings.updates), optimiser.ema
+        rates, ema, named = schedule(optimiser, settings.updates), optimiser.ema, optimiser
         optimiser = optimiser_of(optimiser, settings.updates)
     bounds = jax.tree.map(lambda bound: recipe.bound_scale * bound, getattr(model, "bounds", {}))
     if settings.dtype is not None:
@@ -97,11 +106,16 @@ def trainer(
     def rate(state: State) -> float | None:
         if rates is not None:
             taken = int(state.update) - int(state.optimiser.total_notfinite)
-            return float(rates(max(taken - 1, 0)))
+            return float(rates(max(taken - 1, 0))) * left_of_rate(state.optimiser)
         # What `optax.inject_hyperparams` keeps, beside the state of its schedule.
-        named = optax.tree_utils.tree_get_all_with_path(state.optimiser, "learning_rate")
-        known = [value for _, value in named if isinstance(value, jax.Array)]
+        found = optax.tree_utils.tree_get_all_with_path(state.optimiser, "learning_rate")
+        known = [value for _, value in found if isinstance(value, jax.Array)]
         return float(known[0]) if known else None
+
+    def waited(state: State, evaluations: int) -> State:
+        if named is None:
+            return state
+        return state._replace(optimiser=lowered(named, state.optimiser, evaluations))
 
     return Trainer(
         lambda: start(seed),
@@ -112,6 +126,7 @@ def trainer(
         rate,
         program.loss,
         begin,
+        waited,
         task,
         model,
         settings,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,6 @@ def solution(
       throw: raise an error where a solve fails; `what` failed, it says.
       mesh_axis: over which `x0` is spread.
     """
-    from solvers.adjoint.system import Backward, Tangent
-
     if probe is not None and not isinstance(probe, Info):
         raise TypeError(f"probe must be solvers.adjoint_probe(), got {type(probe).__name__}")
     one_theta, one = (theta, x0) if example is None else example
@@ -121,32 +119,60 @@ def solution(
     tolerances = vary_like(jax.tree.map(jnp.asarray, tolerances), point, mesh_axis)
     closed, (_, constants) = close_map(on_working, one_theta, point, root)
     operands = (closed.frame.arrays(theta), constants)
-    made = forward(closed)
-    ahead, ahead_extras = seal(made, operands, state, tolerances)
+    makers = Makers(forward, backward, finish, clean, lift)
+    spec, extras = _spec(makers, closed, adjoint, throw, operands, state, point, tolerances)
+    x, info = _run(spec, operands, state, tolerances, probe, extras)
+    found = cast_like(x, one), info
+    return require_converged(info, found, what) if throw else found
+
+
+class Makers(NamedTuple):
+    """Of the programs of a `Spec`, from a closed map."""
+
+    forward: Callable[[Map], Any]
+    backward: Callable[[Map], Settings] | None
+    finish: Callable[[Map], Settings] | None
+    clean: Callable[[Map], Settings] | None
+    lift: Callable[[Map], Any] | None
+
+
+def _spec(
+    make: Makers,
+    closed: Map,
+    adjoint: Adjoint,
+    throw: bool,
+    operands: tuple,
+    state: Vector,
+    point: Vector,
+    tolerances: tuple,
+) -> tuple[Spec, tuple]:
+    """The static part of a solve, and what its programs close over."""
+    from solvers.adjoint.system import Backward, Tangent
+
+    forward = make.forward(closed)
+    ahead, ahead_extras = seal(forward, operands, state, tolerances)
     # What else there is to the adjoint is in the backward program.
     rule = dataclasses.replace(adjoint, linear=None, precond=None, key=None)
-    spec = Spec(lift(closed) if lift else closed, rule, ahead, throw=throw)
+    spec = Spec(make.lift(closed) if make.lift else closed, rule, ahead, throw=throw)
     extras: list = [ahead_extras, [], []]
     if adjoint.mode == "unroll":
         if adjoint.steps is not None:
-            judge, extras[1] = seal(Judge(made), operands, state, point, tolerances)
+            judge, extras[1] = seal(Judge(forward), operands, state, point, tolerances)
             spec = dataclasses.replace(spec, backward=judge)
+        return spec, tuple(extras)
+    x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
+    if adjoint.mode == "tangent":
+        back, extras[1] = seal(Tangent(closed, adjoint, throw), operands, x, x, memory)
     else:
-        x, info, memory = _blank(ahead, ahead_extras, operands, state, tolerances)
-        if adjoint.mode == "tangent":
-            back, extras[1] = seal(Tangent(closed, adjoint, throw), operands, x, x, memory)
-        else:
-            record = backward(closed) if backward else Backward(closed, adjoint, throw)
-            back, extras[1] = seal(record, operands, x, x, info.status, memory)
-        spec = dataclasses.replace(spec, backward=back)
-        if finish is not None:
-            last, extras[2] = seal(finish(closed), operands, x, x, info)
-            spec = dataclasses.replace(spec, finish=last)
-        if clean is not None:
-            spec = dataclasses.replace(spec, clean=clean(closed))
-    x, info = _run(spec, operands, state, tolerances, probe, tuple(extras))
-    found = cast_like(x, one), info
-    return require_converged(info, found, what) if throw else found
+        record = make.backward(closed) if make.backward else Backward(closed, adjoint, throw)
+        back, extras[1] = seal(record, operands, x, x, info.status, memory)
+    spec = dataclasses.replace(spec, backward=back)
+    if make.finish is not None:
+        last, extras[2] = seal(make.finish(closed), operands, x, x, info)
+        spec = dataclasses.replace(spec, finish=last)
+    if make.clean is not None:
+        spec = dataclasses.replace(spec, clean=make.clean(closed))
+    return spec, tuple(extras)
 
 
 def _vary_arrays(theta: Any, like: Vector) -> Any:

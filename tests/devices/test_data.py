@@ -8,15 +8,17 @@ import re
 import shutil
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
+import implicit_rnn
 from implicit_rnn import cells, models, training
 from implicit_rnn.experiments.shakespeare.task import text_task
 from implicit_rnn.training import Layout, ParallelSettings, SettingsError, TrainingSettings
@@ -180,3 +182,30 @@ def test_what_a_stateful_model_carries_stays_with_its_stream():
         return state.params, state.carry, made.evaluate(state, problem.splits["valid"])
 
     same(run(8), run(1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("time", [9, 67])  # in one go, and in chunks
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_causal_cell_is_differentiated_inside_shard_map(kind, time: int):
+    cell = cells.lstm(3)
+    params = cell.init(jax.random.key(0), 2)
+    xs = jax.random.normal(jax.random.key(1), (8, time, 2))
+    lengths = jnp.array([time, 5, 0, 1, time, 3, 8, 2])
+
+    def loss(params, xs, lengths):
+        def one(x, length):
+            return implicit_rnn.bidirectional(cell, cell, (params, params), x, length)[0]
+
+        return jnp.sum(jax.vmap(one)(xs, lengths) ** 2)
+
+    mesh = jax.make_mesh((8,), ("data",), (kind,))
+    spread = jax.shard_map(
+        jax.grad(lambda *given: jax.lax.psum(loss(*given), "data")),
+        mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P(),
+    )  # fmt: skip
+    places = [NamedSharding(mesh, spec) for spec in (P(), P("data"), P("data"))]
+    given = [jax.device_put(*pair) for pair in zip((params, xs, lengths), places, strict=True)]
+    expected = jax.grad(loss)(params, xs, lengths)
+    with jax.set_mesh(mesh):
+        for found in (jax.jit(spread)(*given), jax.jit(jax.grad(loss))(*given)):
+            chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=2e-5)

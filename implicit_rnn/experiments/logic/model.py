@@ -17,6 +17,7 @@ def sentence_pair(
     embedding_size: int = 64,
     compare_size: int = 128,
     feature_dropout: float = 0.0,
+    input_dropout: float | None = None,
     **options: Any,
 ) -> pairs.SentencePair:
     """A label for two sequences of tokens.
@@ -26,6 +27,7 @@ def sentence_pair(
       hidden: width of the cell.
       embedding_size, compare_size: as for `pairs.sentence_pair`.
       feature_dropout: of embedded tokens, of what is compared and of the hidden layer.
+      input_dropout: of embedded tokens, in place of that.
       **options: of the encoder and its cell.
     """
     return pairs.sentence_pair(
@@ -34,4 +36,5 @@ def sentence_pair(
         embedding_size=embedding_size,
         compare_size=compare_size,
         dropout=feature_dropout,
+        input_dropout=input_dropout,
     )

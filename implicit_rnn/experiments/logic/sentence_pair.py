@@ -57,6 +57,7 @@ def sentence_pair(
     embedding_size: int = 64,
     compare_size: int = 128,
     dropout: float = 0.0,
+    input_dropout: float | None = None,
 ) -> SentencePair:
     """Labels pairs by `softmax(V elu(W [u, v, u v, |u - v|] + b) + c)`.
 
@@ -70,14 +71,15 @@ def sentence_pair(
       embedding_size: width of an embedded token.
       compare_size: width of the hidden layer.
       dropout: of embedded tokens, of what is compared and of the hidden layer.
+      input_dropout: of embedded tokens, in place of `dropout`.
 
     Parameters: `embedding` `[vocabulary, embedding_size]`, `encoder`, and `compare` and `read` with
     `weights` and `bias`.
     """
-    if labels < 2:
-        raise ValueError(f"labels must be at least 2, got {labels}")
-    if vocabulary < 1:
-        raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+    for name, value, least in (("labels", labels, 2), ("vocabulary", vocabulary, 1)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    reading = dropout if input_dropout is None else input_dropout
 
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key, 4)
@@ -99,7 +101,7 @@ def sentence_pair(
         keys = [None] * 4 if key is None else list(jax.random.split(key, 4))
         tokens = jnp.concatenate([batch.first, batch.second])
         length = jnp.concatenate([batch.first_length, batch.second_length])
-        inputs = drop(embedded(params["embedding"], tokens, length), dropout, keys[0])
+        inputs = drop(embedded(params["embedding"], tokens, length), reading, keys[0])
         encoded = encoder.apply(
             params["encoder"], inputs, length, key=keys[1], probe=_side_by_side(probe), solve=solve
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from implicit_rnn.experiments.config import Config
 from implicit_rnn.experiments.data.pairs import wide
 from implicit_rnn.experiments.options import ConfigError
 from implicit_rnn.experiments.registry import MODELS
+from implicit_rnn.experiments.search import Search, note
 from implicit_rnn.experiments.train import how, restored
 from implicit_rnn.experiments.translation.extra import extra
 from implicit_rnn.experiments.translation.moses import escaped, readable
@@ -28,21 +29,6 @@ _BATCH = 64
 _GROWTH = 1.5  # from one length that sentences are padded to to the next, each a program
 _SHORT = 12  # the shortest of them is at most so long
 _FEW = 200  # sentences that are padded to one length
-
-
-class Search(NamedTuple):
-    """How sentences are looked for, as in the X-RNN paper.
-
-    Attributes:
-      beam: how many are kept at every step; the paper has 8 for German-English, 4 for
-        English-Vietnamese.
-      length_penalty: as for `models.beam`.
-      average: parameters are the mean of so many checkpoints, the last ones; 0: the best alone.
-    """
-
-    beam: int = 4
-    length_penalty: float = 0.6
-    average: int = 0
 
 
 class Trained(NamedTuple):
@@ -187,33 +173,24 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
                 {"split": name, **search._asdict(), "bleu": score, "signature": signature}
                 | {"sentences": len(found), "update": record["update"], "file": file}
             )
-        _note(folder / "result.json", records)
+        note(folder / "result.json", "translations", records)
     return records
+
+
+def translates(folder: Path) -> bool:
+    """Whether a run is one of a translation."""
+    return (folder / "subwords.json").exists()
 
 
 def _configuration(folder: Path) -> Config:
     """That of a run, which must be one of a translation."""
     config = runs.configuration(folder)
-    if not (folder / "subwords.json").exists():
+    if not translates(folder):
         raise folders.FolderError(
             f"{folder} is no translation but {config.task['name']!r}: it has no subwords.json"
         )
     return config
 
 
-def _note(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Puts records beside those of other searches."""
-    if not path.exists():
-        return
-    result = files.read_sealed(path)
-    new = {_search_of(record): dict(record) for record in records}
-    old = {_search_of(record): record for record in result.get("translations", [])}
-    files.write_sealed(path, result | {"translations": list((old | new).values())})
-
-
 def _stem(search: Search) -> str:
     return "-".join(f"{key}{value:g}" for key, value in search._asdict().items())
-
-
-def _search_of(record: Mapping[str, Any]) -> tuple:
-    return tuple(record[key] for key in ("split", *Search._fields))

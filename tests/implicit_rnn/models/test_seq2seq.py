@@ -36,7 +36,7 @@ def example():
     )
 
 
-def model_of(attention=None, name="lstm", context="both"):
+def model_of(attention=None, name="lstm", context="both", **options):
     return seq2seq(
         encoder(name, WIDTH),
         cells.lstm(WIDTH),
@@ -45,6 +45,7 @@ def model_of(attention=None, name="lstm", context="both"):
         embedding_size=2,
         context=context,
         attention=attention,
+        **options,
     )
 
 
@@ -89,9 +90,47 @@ def test_loss_by_hand(attention):
     np.testing.assert_allclose(metrics(outcome.sums)["exact"], exact / 3)
 
 
+def test_what_was_seen_is_fed_to_the_next_step_by_hand():
+    model = model_of("bilinear", context="input", feeding=True)
+    params, batch = jax.tree.map(np.asarray, begin(model)), example()
+    scores, weights, _ = jax.jit(model.scores)(params, batch)
+    own, end = params["decoder"], TARGET
+    for row, source, n, target, m in zip(scores, *map(np.asarray, batch), strict=True):
+        memory, _, _ = lstm_by_hand(params["encoder"][0], params["embedding"][source[:n]])
+        h, c, seen = np.zeros((3, WIDTH))
+        for token, found in zip([end, *target[:m]], row, strict=False):
+            x = np.concatenate([own["embedding"][token], seen])
+            _, h, c = lstm_by_hand(own["cell"], [x], h, c)
+            context = np.zeros(WIDTH)
+            if n:
+                context = weights_by_hand("bilinear", own["attention"], memory, h) @ memory
+            both = np.concatenate([h, context])
+            seen = np.tanh(both @ own["seen"]["weights"] + own["seen"]["bias"])
+            expected = seen @ own["read"]["weights"] + own["read"]["bias"]
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(weights.sum(axis=-1)[:, 0], [1, 0, 1], atol=1e-6)
+    with pytest.raises(ValueError, match="choose an attention"):
+        model_of(None, feeding=True)
+
+
+def test_label_smoothing_mixes_in_the_loss_of_all_tokens_alike_where_there_is_a_key():
+    plain, soft = model_of("dot"), model_of("dot", smoothing=0.2)
+    params, batch = begin(plain), example()
+    scores = np.asarray(jax.jit(plain.scores)(params, batch)[0], float)
+    rows = [row[: m + 1] for row, m in zip(scores, batch.target_length, strict=True)]
+    even = np.mean([-np.mean(log_softmax(row)) for row in np.concatenate(rows)])
+    loss, key = float(jax.jit(plain.loss)(params, batch)[0]), jax.random.key(0)
+    np.testing.assert_allclose(jax.jit(soft.loss)(params, batch)[0], loss, rtol=1e-6)
+    found, outcome = jax.jit(soft.loss)(params, batch, key=key)
+    np.testing.assert_allclose(found, 0.8 * loss + 0.2 * even, rtol=1e-5)
+    np.testing.assert_allclose(metrics(outcome.sums)["loss"], loss, rtol=1e-5)
+    with pytest.raises(ValueError, match="smoothing must be"):
+        model_of(smoothing=1.0)
+
+
 @pytest.mark.parametrize("attention", [pytest.param(None, marks=pytest.mark.slow), "additive"])
 def test_padding_changes_nothing(attention):
-    model = model_of(attention, "bilstm")
+    model = model_of(attention, "bilstm", feeding=attention is not None)
     params, batch = begin(model), example()
     dirty = batch._replace(
         source=spoilt(batch.source, batch.source_length, 10**6),
@@ -107,10 +146,11 @@ def test_padding_changes_nothing(attention):
 
 
 @pytest.mark.parametrize(
-    "attention", ["additive", pytest.param("bilinear", marks=pytest.mark.slow)]
+    ("attention", "feeding"),
+    [("additive", False), ("dot", True), pytest.param("bilinear", False, marks=pytest.mark.slow)],
 )
-def test_gradient_is_that_of_finite_differences(attention):
-    model = model_of(attention, context="input")
+def test_gradient_is_that_of_finite_differences(attention, feeding):
+    model = model_of(attention, context="input", feeding=feeding)
     with jax.enable_x64(True):
         params, batch = begin(model), example()
         assert_gradient(lambda params: model.loss(params, batch)[0], params)
@@ -130,7 +170,7 @@ def test_a_few_updates_lower_the_loss_also_of_an_implicit_encoder():
 
 @pytest.mark.parametrize("attention", [pytest.param(None, marks=pytest.mark.slow), "dot"])
 def test_what_is_decoded_is_as_likely_as_the_loss_says(attention):
-    model = model_of(attention, context="both")
+    model = model_of(attention, context="both", feeding=attention is not None)
     params, batch = begin(model), example()
     params["decoder"]["read"]["bias"][-1] += 2  # or few would end
     limit, width = 4, 3

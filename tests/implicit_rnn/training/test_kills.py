@@ -20,9 +20,9 @@ from implicit_rnn.training.tables import dump
 from tests.implicit_rnn.experiments.problems import CONTENT, without_times
 
 KILLS = 20
-LONG = {"updates": 1200, "log_every": 1, "evaluate_every": 40, "checkpoint_every": 7}
+LONG = {"updates": 700, "log_every": 1, "evaluate_every": 40, "checkpoint_every": 7}
 _LIMIT = 1500.0  # seconds that a session may take, on a machine that others use, too
-_MOST = 50  # updates of a session: after so many it is killed at the latest
+_MOST = 30  # updates of a session: after so many it is killed at the latest
 
 
 class Session(NamedTuple):

@@ -186,18 +186,25 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path, capsys: pytest.
     small = config(
         "model.encoder=gru",
         "optimiser.rate=1e-12",
-        "training.patience=1",
+        "training.patience=2",
+        "training.updates=28",
         "optimiser.ema=0.0",
+        "optimiser.schedule=plateau",
+        "optimiser.wait=1",
     )
     experiments.train_run(small, tmp_path / "run")
     assert "stopped early" in capsys.readouterr().out
-    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
+    found = rows(tmp_path / "run")
+    assert [r["update"] for r in found if "valid_loss" in r] == [7, 14, 21]
+    rates = [r["learning_rate"] for r in found if "learning_rate" in r]
+    # Halved at 14, the second evaluation and the first in vain.
+    np.testing.assert_allclose(rates, [1e-12, 1e-12, 0.5e-12, 0.5e-12], rtol=1e-6)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (result["updates"], result["best_update"]) == (14, 7)
+    assert (result["updates"], result["best_update"]) == (21, 7)
     # Killed before it could say so: it does not go on.
     (tmp_path / "run" / "result.json").unlink()
     experiments.train_run(small, tmp_path / "run", resume=True, console=quiet())
-    assert [r["update"] for r in rows(tmp_path / "run") if "valid_loss" in r] == [7, 14]
+    assert rows(tmp_path / "run") == found
 
 
 def test_every_example_is_evaluated_once_whatever_the_batch():

@@ -17,6 +17,8 @@ from implicit_rnn.training.guard import clipped, guarded
 from implicit_rnn.training.optimiser import (
     OPTIMISERS,
     OptimiserSettings,
+    left_of_rate,
+    lowered,
     optimiser_of,
     schedule,
 )
@@ -59,7 +61,7 @@ def test_l2_is_the_gradient_of_the_squared_parameters(name):
 @pytest.mark.parametrize(
     ("kind", "middle", "end"),
     [("constant", 1.0, 1.0), ("cosine", 0.505, 0.01), ("linear", 0.505, 0.01),
-     ("exponential", 0.1, 0.01)],
+     ("exponential", 0.1, 0.01), ("plateau", 1.0, 1.0)],
 )  # fmt: skip
 def test_schedules_go_where_they_are_told(kind, middle, end):
     rate = schedule(OptimiserSettings(rate=1.0, schedule=kind, final=0.01, warmup=10), 110)
@@ -67,10 +69,47 @@ def test_schedules_go_where_they_are_told(kind, middle, end):
     np.testing.assert_allclose([rate(60), rate(110)], [middle, end], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "radam"])
+def test_betas_and_epsilon_are_those_of_the_optimiser(name):
+    gradient, params = jnp.array([0.3, -2.0]), jnp.array([1.0, 2.0])
+    made = optimiser_of(
+        OptimiserSettings(name, 0.1, "constant", beta1=0.0, beta2=0.5, epsilon=0.2), 10
+    )
+    theirs = OPTIMISERS[name](0.1, b1=0.0, b2=0.5, eps=0.2)
+    states = made.init(params), theirs.init(params)
+    for _ in range(2):
+        (found, one), (expected, other) = (
+            each.update(gradient, state, params)
+            for each, state in zip((made, theirs), states, strict=True)
+        )
+        states = one, other
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_plateau_lowers_the_rate_after_so_many_evaluations_in_vain():
+    settings = OptimiserSettings("sgd", 0.5, "plateau", factor=0.1, wait=2)
+    made, gradient = guarded(optimiser_of(settings, 10)), jnp.array([1.0, 2.0])
+    state, left = made.init(gradient), []
+    for waited in (0, 1, 2, 3, 4, 0, 1):
+        state = lowered(settings, state, waited)
+        left.append(left_of_rate(state))
+        np.testing.assert_allclose(
+            jax.jit(made.update)(gradient, state)[0], -0.5 * left[-1] * gradient, rtol=1e-6
+        )
+    np.testing.assert_allclose(left, [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01], rtol=1e-6)
+    constant = OptimiserSettings("sgd", 0.5, "constant")
+    plain = optimiser_of(constant, 10).init(gradient)
+    assert lowered(constant, plain, 2) is plain
+    assert left_of_rate(plain) == 1
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"rate": 0.0}, {"ema": 1.0}, {"clip": -1.0}, {"l2": -1.0}, {"schedule": "exponential"}],
-)
+    [
+        {"rate": 0.0}, {"ema": 1.0}, {"clip": -1.0}, {"l2": -1.0}, {"schedule": "exponential"},
+        {"beta1": 1.0}, {"beta2": -0.1}, {"epsilon": 0.0}, {"factor": 1.0}, {"wait": 0},
+    ],
+)  # fmt: skip
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         OptimiserSettings(**wrong)

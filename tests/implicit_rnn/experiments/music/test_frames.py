@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from implicit_rnn.experiments.music.frames import FramesBatch, frames_model
-from implicit_rnn.models import encoder, metrics, tcn
+from implicit_rnn.models import encoder, metrics, recalling, tcn
 from tests.implicit_rnn.cells.equations import sigmoid
 from tests.implicit_rnn.models.checks import (
     assert_gradient,
@@ -55,10 +55,12 @@ def test_batches_add_up_whatever_they_hold():
     chex.assert_trees_all_close(together, run(batch), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["xrnn", "tcn"])
-def test_a_prediction_does_not_see_its_frame_nor_later_ones(name):
+@pytest.mark.parametrize(
+    ("name", "place"), [("xrnn", None), ("tcn", None), ("gru", "before"), ("xrnn", "after")]
+)
+def test_a_prediction_does_not_see_its_frame_nor_later_ones(name, place):
     made = tcn(WIDTH, levels=2, kernel=2) if name == "tcn" else encoder(name, WIDTH, layers=2)
-    model = frames_model(made, KEYS)
+    model = frames_model(recalling(made, KEYS, heads=2, place=place) if place else made, KEYS)
     params, read = begin(model), example().frames[:1, :-1]
     scores = jax.jit(lambda frames: model.scores(params, frames, jnp.array([TIME]))[0][0])
     slopes = np.abs(jax.jacrev(scores)(read)[:, :, 0]).max(axis=(1, 3)) > 0
@@ -67,16 +69,20 @@ def test_a_prediction_does_not_see_its_frame_nor_later_ones(name):
     assert np.all(np.diag(slopes))
 
 
-def test_padding_changes_nothing():
-    model = frames_model(encoder("gru", WIDTH), KEYS)
+@pytest.mark.parametrize("place", [None, "before", "after"])
+def test_padding_changes_nothing(place):
+    made = encoder("gru", WIDTH)
+    model = frames_model(recalling(made, KEYS, place=place) if place else made, KEYS)
     params, batch = begin(model), example()
     dirty = batch._replace(frames=spoilt(batch.frames, LENGTH + 1, np.nan))
     run = value_and_gradient(model)
     chex.assert_trees_all_equal(run(params, batch), run(params, dirty))
 
 
-def test_gradient_is_that_of_finite_differences():
-    model = frames_model(encoder("gru", WIDTH), KEYS)
+@pytest.mark.parametrize("place", [None, "before", "after"])
+def test_gradient_is_that_of_finite_differences(place):
+    made = encoder("gru", WIDTH)
+    model = frames_model(recalling(made, KEYS, heads=2, place=place) if place else made, KEYS)
     with jax.enable_x64(True):
         params, batch = jax.tree.map(np.float64, begin(model)), example(np.float64)
         assert_gradient(lambda params: model.loss(params, batch)[0], params)

@@ -91,6 +91,14 @@ def test_a_run_tells_exact_matches_of_all_and_of_unseen_pairs(tmp_path: Path, ca
     assert list(result["parts"]) == ["unseen"]
     kept = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
     assert "lambda" in kept["target"]
+    # A beam of one is greedy decoding, of which the loss has told the exact matches.
+    beam = ["evaluate", str(tmp_path / "out"), "--beam", "1", "--length-penalty", "0"]
+    assert main(beam) == 0
+    assert "exact" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "result.json").read_text())["searched"]
+    assert {record["split"]: record["exact"] for record in found} == {
+        "test": result["test"]["exact"], "unseen": result["parts"]["unseen"]["exact"],
+    }  # fmt: skip
 
 
 @pytest.mark.slow
