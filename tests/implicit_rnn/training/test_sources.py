@@ -72,3 +72,7 @@ def test_an_example_that_is_not_finite_is_named():
         labelled(Examples(inputs, np.zeros((4, 3), np.int32), np.full(4, 3, np.int32)))
     with pytest.raises(ValueError, match=r"example 2 of \[0\] is not finite"):
         arrays((inputs, np.zeros(4)))
+
+
+def test_more_buckets_than_lengths_take_no_time():
+    assert bucket_sizes(np.array([3, 1, 3, 2]), 2**31 - 1) == (1, 2, 3)
