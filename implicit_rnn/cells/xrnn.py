@@ -28,8 +28,11 @@ d]` where the widths differ.
 wide, and has one base LSTM or GRU of width 3 d, which in a bidirectional network reads both ways
 (`two_way`) while the recurrence runs forward. In a decoder all units are given the root's h, and
 scores from below are added to a unit's own. It also takes the maximum over time for a summary
-(`models.classifier(pooling="max")`), has no biases in the linear bases of encoders, and forgets
-the states of a decoder's base from step to step, which the cell here keeps.
+(`models.classifier(pooling="max")`) where it is given no lengths, has no biases in the linear bases
+of encoders, and forgets the states of a decoder's base from step to step, which the cell here
+keeps. Of a base that reads both ways its units at the maximum depth cut what the two cells give in
+three without regard to direction, so that the candidate is of one way and the output gate of the
+other; here all levels have halves of either.
 """
 
 from __future__ import annotations
@@ -126,10 +129,12 @@ def xrnn(
     Args:
       hidden_size: width of the state of every unit.
       depth: how many levels of units, L: there are `2^L - 1` units, in either form. The paper's
-        maximum depth is L, as `n = 1, ..., L` in its equations; the prototype's is `L - 1`.
+        maximum depth is L, as `n = 1, ..., L` in its equations; the prototype's is `L - 1`: what
+        it calls 2 has three levels, 7 units, and is `depth=3` here.
       form: `"paper"`, the equations above; `"prototype"` and `"prototype_decoder"`, what its
         authors published for encoders and decoders: where options that follow are None they are
-        those of `FORMS`. Results recorded in this project are the paper's form throughout.
+        those of `FORMS`. A result that is recorded in this project is of the paper's form, unless
+        its configuration says `form`.
       base: `"linear"` in the input, `"linear_state"` in input and `h`, `"convolution"` over the
         last inputs, `"rnn"`, `"gru"` or `"lstm"` with states of their own, or any causal cell of
         the same width, of which each unit has three (of three times the width if `joint`).

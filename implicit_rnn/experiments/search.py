@@ -68,7 +68,8 @@ def judge(folder: Path, search: Search, split: str | None = None) -> list[dict[s
             outside = jnp.arange(time) >= jnp.asarray(batch.target_length)[:, None]
             same = outside | (found.tokens[:, 0, :time] == batch.target)
             whole = jnp.all(same, axis=1) & (found.length[:, 0] == batch.target_length)
-            return jnp.sum(whole), jnp.sum(jnp.asarray(batch.target_length) >= 0)
+            there = jnp.asarray(batch.target_length) >= 0
+            return jnp.sum(whole & there), jnp.sum(there)
 
         run, records = jax.jit(right), []
         for name in names if split is None else [split]:

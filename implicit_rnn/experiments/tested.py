@@ -58,7 +58,8 @@ class Tested:
         return found if np.all(found.converged) else self._looked(self._recipe.exact())
 
     def _looked(self, recipe: Recipe) -> Looks:
-        model, switches = self._trainer.model, self.switches
+        model: Any = self._trainer.model
+        switches = self.switches
 
         @once
         def look(params: Any, batch: Any) -> Looks:

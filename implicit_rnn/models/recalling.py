@@ -66,7 +66,10 @@ def recalling(
     parts = _Recalling(encoder, input_size, size, heads, place)
     width = encoder.width + (heads * input_size if place == "after" else 0)
     bounds = {"encoder": encoder.bounds} if encoder.bounds else {}
-    return encoder._replace(width=width, init=parts.init, apply=parts.apply, bounds=bounds)
+    # No cells: those who look into layers expect their parameters in a list.
+    return encoder._replace(
+        width=width, init=parts.init, apply=parts.apply, bounds=bounds, cells=()
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -76,10 +76,9 @@ def sentence_pair(
     Parameters: `embedding` `[vocabulary, embedding_size]`, `encoder`, and `compare` and `read` with
     `weights` and `bias`.
     """
-    if labels < 2:
-        raise ValueError(f"labels must be at least 2, got {labels}")
-    if vocabulary < 1:
-        raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+    for name, value, least in (("labels", labels, 2), ("vocabulary", vocabulary, 1)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
     reading = dropout if input_dropout is None else input_dropout
 
     def init(key: jax.Array) -> Params:

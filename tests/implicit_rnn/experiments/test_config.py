@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
+import types
 import typing
 from pathlib import Path
 
@@ -163,6 +164,29 @@ def test_every_configuration_of_the_library_is_sound_in_every_profile(root: Path
         for profile in [None, *profiles]:
             assert load(path, profile).runs
         assert "quick" in profiles, path
+
+
+SIZES = {
+    "logical_inference": {"vocabulary": 11, "labels": 7}, "music": {"keys": 88},
+    "parsing": {"source_vocabulary": 170, "target_vocabulary": 140},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "parameters"),
+    [("logical_inference", "source", 484e3), ("music", "jsb_long", 1e6),
+     ("music", "nottingham_recall", 300e3), ("parsing", "tranx_geo", 1.32e6)],
+)  # fmt: skip
+def test_long_trainings_compare_networks_of_one_size(root: Path, name, profile, parameters):
+    experiment = load(root / "configs" / f"{name}.toml", profile)
+    for variant, run in experiment.runs.items():
+        assert run.training.patience or run.optimiser.schedule != "plateau"
+        options = {key: value for key, value in run.model.items() if key != "name"}
+        task = types.SimpleNamespace(sizes=SIZES[name])
+        made = MODELS[run.model["name"]](task, **options)
+        shapes = jax.eval_shape(made.init, jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        assert size == pytest.approx(parameters, rel=0.015), variant
 
 
 GENERATED = [
