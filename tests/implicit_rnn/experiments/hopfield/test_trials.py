@@ -18,7 +18,7 @@ SMALL = ("training.updates=3", "training.batch=5", "model.hidden=3", "model.trun
          "model.scale=0.3")  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", ["rbp", "tbptt"])
+@pytest.mark.parametrize("rule", ["rbp", pytest.param("tbptt", marks=pytest.mark.slow)])
 def test_trials_at_once_are_those_of_runs_one_by_one(root: Path, rule: str):
     """Batches of half of the images, so that their order counts; rbp draws as well."""
     file, own, lasts = root / "configs" / "hopfield.toml", [*SMALL, f"model.rule={rule}"], []
