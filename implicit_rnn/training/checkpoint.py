@@ -6,6 +6,7 @@ import errno
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -26,6 +27,10 @@ _BEGUN = ".orbax-checkpoint-tmp"  # what orbax adds to the name of one that it i
 
 class CheckpointError(RuntimeError):
     """No checkpoint could be read."""
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
 class Checkpoints:
@@ -119,6 +124,8 @@ class Checkpoints:
                 [kept.LatestN(self.keep), _Best(self._scores)]
             ),
             lightweight_initialize=True,
+            # One that cannot be made is told at once; made beside, it is waited for.
+            async_options=self._orbax.AsyncOptions(create_directories_asynchronously=False),
             save_root_metadata=False,
         )
         self._manager = self._orbax.CheckpointManager(self.folder, options=options)
@@ -128,6 +135,8 @@ class Checkpoints:
     def _orbax(self) -> Any:
         import orbax.checkpoint  # here: a recipe alone does not wait for it
 
+        # What goes wrong is raised, and told once: not by tracebacks of its threads as well.
+        logging.getLogger("absl").addFilter(_not_of_orbax)
         return orbax.checkpoint
 
     def _fail(self, update: int, error: Exception) -> NoReturn:
