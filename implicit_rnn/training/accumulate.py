@@ -54,13 +54,22 @@ def accumulated(weighed: Callable[..., Graded]) -> Callable[..., Graded]:
     Returns:
       `(params, batches, carry, key, latest) -> Graded`: the sums over all.
     """
-    one, add = jax.jit(weighed), jax.jit(added)
+    # The keys as well: several processes share nothing that is made outside of a program.
+    one, add, fold = jax.jit(weighed), jax.jit(added), jax.jit(jax.random.fold_in)
 
     def run(params: Any, batches: Sequence[Any], carry: Any, key: jax.Array, latest: Any) -> Graded:
-        total = one(params, batches[0], carry, jax.random.fold_in(key, 0), latest)
+        total = _alone(one(params, batches[0], carry, fold(key, 0), latest))
         for number, batch in enumerate(batches[1:], 1):
-            own = jax.random.fold_in(key, number)
-            total = add(total, one(params, batch, total.carry, own, latest))
+            found = one(params, batch, total.carry, fold(key, number), latest)
+            total = _alone(add(total, found))
         return total
 
     return run
+
+
+def _alone(found: Graded) -> Graded:
+    """What is found, once it is: of several processes each waits for the others in a sum.
+
+    Two such programs under way at once can wait for one another's threads.
+    """
+    return jax.block_until_ready(found) if jax.process_count() > 1 else found

@@ -86,9 +86,10 @@ class Program(NamedTuple):
                 "warm starts (solver.warm) need one batch an update: set training.accumulate = 1"
             )
         summed, update = accumulated(self.weighed), jax.jit(self.settled, **how)
+        fold = jax.jit(lambda seed, update: jax.random.fold_in(jax.random.key(seed), update))
 
         def step(state: State, batches: Any, numbers: None, seed: jax.Array) -> State:
-            key = jax.random.fold_in(jax.random.key(seed), state.update)
+            key = fold(seed, state.update)
             return update(state, summed(state.params, batches, state.carry, key, state.loss))
 
         return step
