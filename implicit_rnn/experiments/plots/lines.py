@@ -154,7 +154,7 @@ def panels(
             # Where lines coincide, those below show at the edges.
             width = max(3.4 - 0.6 * list(looks).index(line), 1.2)
             axes.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=width)
-        few_ticks(axes, [np.asarray(x, float) for x, _ in lines.values()])
+        few_ticks(axes, [np.asarray(x, float) for x, _ in lines.values()], most=4)
     legend(figure, looks)
     return save(figure, path)
 

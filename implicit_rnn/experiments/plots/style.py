@@ -91,7 +91,7 @@ def dress(axes: Axes, title: str, across: str, up: str) -> None:
     axes.spines["bottom"].set_color(INK)
 
 
-def few_ticks(axes: Axes, values: Sequence[np.ndarray]) -> None:
+def few_ticks(axes: Axes, values: Sequence[np.ndarray], most: int | str = "auto") -> None:
     """Ticks across where there are values: one for a single one, and no fractions of whole numbers.
 
     Left alone, an axis of a single point runs over a hundredth of it on either side.
@@ -104,7 +104,7 @@ def few_ticks(axes: Axes, values: Sequence[np.ndarray]) -> None:
         reach = max(abs(found[0]) / 2, 1.0)
         axes.set_xlim(found[0] - reach, found[0] + reach)
     elif np.array_equal(found, np.round(found)):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
 
 
 def save(figure: Figure, path: str | Path) -> Path:
