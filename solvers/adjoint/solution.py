@@ -109,7 +109,7 @@ def solution(
 
     if adjoint.key is not None and jax.sharding.get_abstract_mesh().manual_axes:
         raise ValueError(
-            'rbp(start="uniform") draws one start for all devices of a shard_map: use "zeros"'
+            'rbp(start="uniform") draws one start for all devices of a shard_map: use start="zeros"'
         )
     point = settled(lambda x: on_working(one_theta, x), point)
     if adjoint.mode == "unroll" or adjoint.on_failure == "zero" or lift is not None:
