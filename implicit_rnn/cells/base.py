@@ -41,7 +41,7 @@ class Cell(NamedTuple):
         by how much it keeps each entry of the state it is given, all else equal. What the bands
         of `implicit(cell)` are made of.
       step_with: `(params, xi_t, state, multiply) -> state_t`: the step of a causal cell, with
-        `multiply(x, weights)` for each of its products of something that depends on the state with
+        `multiply(x, weights)` for its products of something that depends on the state with
         a matrix that does not. With it the gradient by these matrices is made of all steps at once
         (`cells/deferred.py`).
       at_rest: `(params, xi)` to what `split_step`, or `sweep`, gives where every neighbour is zero.
