@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -91,7 +91,9 @@ def dress(axes: Axes, title: str, across: str, up: str) -> None:
     axes.spines["bottom"].set_color(INK)
 
 
-def few_ticks(axes: Axes, values: Sequence[np.ndarray], most: int | str = "auto") -> None:
+def few_ticks(
+    axes: Axes, values: Sequence[np.ndarray], most: int | Literal["auto"] = "auto"
+) -> None:
     """Ticks across where there are values: one for a single one, and no fractions of whole numbers.
 
     Left alone, an axis of a single point runs over a hundredth of it on either side.
