@@ -11,7 +11,7 @@ from implicit_rnn.experiments.task import Task
 from implicit_rnn.experiments.walks import biased_walk
 from implicit_rnn.training.sources import Examples, evaluated_alike, labelled
 
-Puzzle = Literal["key_last", "key_first", "brackets", "marks", "walk"]
+Puzzle = Literal["key_last", "query", "walk", "key_first", "brackets", "marks"]
 
 
 def key(
@@ -43,12 +43,33 @@ def key(
     return features, labels
 
 
+def query(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Directions in a plane; the last one asks: has one close to it been there by now?
+
+    Close is within 10 degrees, and none is from 10 to 20 degrees away, so that labels are exact. In
+    key_last a small table of what came with every symbol would do to answer any key; directions
+    have no such table: what a step tells all steps behind it is only known once the query has
+    travelled back to it: **two passes**.
+
+    Features: the two components of the direction, and whether the step holds the query.
+    """
+    close = rng.random(length) < 1 / 16
+    close[-1] = False
+    away = np.where(close, rng.uniform(-10, 10, length), rng.uniform(20, 340, length))
+    away[-1] = 0
+    angle = np.radians(360 * rng.random() + away)
+    features = np.stack([np.cos(angle), np.sin(angle), np.arange(length) == length - 1], axis=1)
+    return features, np.logical_or.accumulate(close)
+
+
 def brackets(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Brackets among letters a and b; a pair is of the kind of the letter after its right bracket.
 
     The label of a step is the kind of the pair whose left bracket came last, 2 where there was
-    none; a right bracket without a letter after it makes kind 0. What is to the right of a pair
-    decides what its left bracket tells all steps behind it: **two passes**.
+    none; a right bracket without a letter after it makes kind 0. It looks as if what is to the
+    right of a pair had to reach its left bracket first. But at every step the pair in question is
+    either closed, and the pass from the left knows its kind, or still open, and its right bracket
+    is the first unmatched one ahead, which the pass from the right knows: **one from each end**.
 
     Features: one of `( ) a b`.
     """
@@ -111,8 +132,9 @@ def passes(
     Args:
       seed: the same seed gives the same examples.
       count: how many.
-      puzzle: `"key_last"`, `"brackets"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
-        positions and increments) need two passes, `"key_first"` one, `"marks"` one from either end.
+      puzzle: `"key_last"`, `"query"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
+        positions and increments) need two passes, `"key_first"` one, `"brackets"` and `"marks"` one
+        from either end.
       symbols: of the two puzzles with a key.
       min_length, max_length: shortest and longest sequence.
     """
@@ -130,6 +152,7 @@ def passes(
     makers: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
         "key_last": lambda n: key(rng, n, symbols, last=True),
         "key_first": lambda n: key(rng, n, symbols, last=False),
+        "query": lambda n: query(rng, n),
         "brackets": lambda n: brackets(rng, n),
         "marks": lambda n: marks(rng, n),
     }
@@ -145,7 +168,7 @@ def passes(
 
 
 # How many labels each puzzle has.
-LABELS = {"key_last": 3, "key_first": 3, "brackets": 3, "marks": 4, "walk": 2}
+LABELS = {"key_last": 3, "query": 2, "walk": 2, "key_first": 3, "brackets": 3, "marks": 4}
 
 
 def passes_task(

@@ -32,6 +32,14 @@ def test_a_label_is_the_bit_of_the_latest_symbol_that_equals_the_key(puzzle):
         assert labels == [latest(same, bits, t) for t in range(len(x))]
 
 
+def test_a_query_asks_whether_a_direction_close_to_it_has_been():
+    for x, labels in sequences("query"):
+        assert list(x[:, 2]) == [0] * (len(x) - 1) + [1]
+        angles = np.degrees(np.arccos(np.clip(x[:-1, :2] @ x[-1, :2], -1, 1)))
+        assert not ((angles > 10.01) & (angles < 19.99)).any()
+        assert labels == [(angles[: t + 1] < 15).any() for t in range(len(x))]
+
+
 def test_brackets_match_and_tell_the_kind_of_the_latest_pair():
     for x, labels in sequences("brackets"):
         text = "".join("()ab"[i] for i in x.argmax(1))
