@@ -11,7 +11,7 @@ from implicit_rnn.experiments.task import Task
 from implicit_rnn.experiments.walks import biased_walk
 from implicit_rnn.training.sources import Examples, evaluated_alike, labelled
 
-Puzzle = Literal["key_last", "query", "walk", "key_first", "brackets", "marks"]
+Puzzle = Literal["key_last", "bound", "walk", "key_first", "brackets", "marks"]
 
 
 def key(
@@ -43,23 +43,30 @@ def key(
     return features, labels
 
 
-def query(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Directions in a plane; the last one asks: has one close to it been there by now?
+def bound(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers in -1..1, each with a bit; the last one is a bound, and has none.
 
-    Close is within 10 degrees, and none is from 10 to 20 degrees away, so that labels are exact. In
-    key_last a small table of what came with every symbol would do to answer any key; directions
-    have no such table: what a step tells all steps behind it is only known once the query has
-    travelled back to it: **two passes**.
+    The label of a step is the bit that came with the latest number above the bound, 2 where there
+    was none. No number is within 0.1 of the bound, so that labels are exact. In key_last a small
+    table, of the bit that came last with every symbol, answers any key that may turn up; here that
+    table would be a function of a real number. The bound has to travel back first: **two passes**.
 
-    Features: the two components of the direction, and whether the step holds the query.
+    Features: the number, the bit, and whether the step holds the bound.
     """
-    close = rng.random(length) < 1 / 16
-    close[-1] = False
-    away = np.where(close, rng.uniform(-10, 10, length), rng.uniform(20, 340, length))
-    away[-1] = 0
-    angle = np.radians(360 * rng.random() + away)
-    features = np.stack([np.cos(angle), np.sin(angle), np.arange(length) == length - 1], axis=1)
-    return features, np.logical_or.accumulate(close)
+    limit = rng.uniform(-0.8, 0.8)
+    above = rng.random(length) > (limit + 1) / 2
+    drawn = np.where(
+        above, rng.uniform(limit + 0.1, 1, length), rng.uniform(-1, limit - 0.1, length)
+    )
+    drawn[-1], above[-1] = limit, False
+    bits = rng.integers(2, size=length)
+    held = np.arange(length) == length - 1
+    labels, latest = np.full(length, 2), 2
+    for t in range(length):
+        if above[t]:
+            latest = bits[t]
+        labels[t] = latest
+    return np.stack([drawn, np.where(held, 0, 2 * bits - 1), held], axis=1), labels
 
 
 def brackets(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +139,7 @@ def passes(
     Args:
       seed: the same seed gives the same examples.
       count: how many.
-      puzzle: `"key_last"`, `"query"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
+      puzzle: `"key_last"`, `"bound"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
         positions and increments) need two passes, `"key_first"` one, `"brackets"` and `"marks"` one
         from either end.
       symbols: of the two puzzles with a key.
@@ -152,7 +159,7 @@ def passes(
     makers: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
         "key_last": lambda n: key(rng, n, symbols, last=True),
         "key_first": lambda n: key(rng, n, symbols, last=False),
-        "query": lambda n: query(rng, n),
+        "bound": lambda n: bound(rng, n),
         "brackets": lambda n: brackets(rng, n),
         "marks": lambda n: marks(rng, n),
     }
@@ -168,7 +175,7 @@ def passes(
 
 
 # How many labels each puzzle has.
-LABELS = {"key_last": 3, "query": 2, "walk": 2, "key_first": 3, "brackets": 3, "marks": 4}
+LABELS = {"key_last": 3, "bound": 3, "walk": 2, "key_first": 3, "brackets": 3, "marks": 4}
 
 
 def passes_task(

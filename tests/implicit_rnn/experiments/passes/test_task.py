@@ -32,12 +32,14 @@ def test_a_label_is_the_bit_of_the_latest_symbol_that_equals_the_key(puzzle):
         assert labels == [latest(same, bits, t) for t in range(len(x))]
 
 
-def test_a_query_asks_whether_a_direction_close_to_it_has_been():
-    for x, labels in sequences("query"):
+def test_a_label_is_the_bit_of_the_latest_number_above_the_bound():
+    for x, labels in sequences("bound"):
+        numbers, limit = x[:-1, 0], x[-1, 0]
         assert list(x[:, 2]) == [0] * (len(x) - 1) + [1]
-        angles = np.degrees(np.arccos(np.clip(x[:-1, :2] @ x[-1, :2], -1, 1)))
-        assert not ((angles > 10.01) & (angles < 19.99)).any()
-        assert labels == [(angles[: t + 1] < 15).any() for t in range(len(x))]
+        assert (np.abs(numbers - limit) > 0.099).all()
+        assert np.abs(x[:, 0]).max() <= 1
+        above = [t for t in range(len(numbers)) if numbers[t] > limit]
+        assert labels == [latest(above, x[:, 1] > 0, t) for t in range(len(x))]
 
 
 def test_brackets_match_and_tell_the_kind_of_the_latest_pair():
