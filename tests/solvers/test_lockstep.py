@@ -96,7 +96,7 @@ def test_rough_sweeps_leave_the_gradient_to_the_exact_map():
         assert np.all(info.converged)
         far = np.linalg.norm(ravel_pytree(near)[0] - ravel_pytree(expected)[0])
         assert 1e-6 < far / np.linalg.norm(ravel_pytree(expected)[0]) < 0.02
-        with pytest.raises(ValueError, match="rough sweeps are for sweeping"):
+        with pytest.raises(ValueError, match="rough sweeps belong to banded"):
             solvers.lockstep(sweep, theta, x0, rough=rough, method=solvers.picard())
 
 
