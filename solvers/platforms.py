@@ -110,7 +110,7 @@ def _possible(platform: str, context: Any, kind: Any, exported: bool) -> bool:
     lasting = (
         exported or platform == "tpu" or not context.module_context.lowering_parameters.for_export
     )
-    return known and typed and lasting and kind.size < LARGEST and _on_one_device(context)
+    return known and typed and lasting and 0 < kind.size < LARGEST and _on_one_device(context)
 
 
 def _on_one_device(context: Any) -> bool:

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import implicit_rnn
 from implicit_rnn import cells
 from solvers import bands, kernels
+from solvers.kernels import tpu
 from tests.solvers.problems import precision
 
 CALLS = {"cpu": None, "cuda": "@__gpu$xla.gpu.triton", "tpu": "@tpu_custom_call"}
@@ -46,11 +47,11 @@ def remainder(lower, diagonal, upper, rhs, x) -> np.ndarray:
 
 
 def small_memory(patch: pytest.MonkeyPatch) -> None:
-    """As if vector memory held five rows of two tiles."""
-    patch.setattr(kernels, "SUBLANES", 3)
-    patch.setattr(kernels, "TILE", 1)
-    patch.setattr(kernels, "BLOCK", 5 * 3 * kernels.LANES * 4)
-    patch.setattr(kernels, "WHOLE", 0)
+    """As if vector memory held five rows of a tile, which has three of lanes."""
+    patch.setattr(tpu, "SUBLANES", 3)
+    patch.setattr(tpu, "LEAST", 1)
+    patch.setattr(tpu, "BLOCK", 5 * 3 * tpu.LANES * 4)
+    patch.setattr(tpu, "WHOLE", 0)
 
 
 @pytest.mark.parametrize("platform", [*PLATFORMS, "tpu in blocks"])
@@ -168,6 +169,15 @@ def by_default(batch: tuple[int, ...] = ()):
     return gradient, [jax.ShapeDtypeStruct((*batch, 16, 3), jnp.float32)] * 4
 
 
+def test_programs_for_cpus_are_those_without_kernels(monkeypatch):
+    """But for the numbers of source lines, which are no part of this text."""
+    program, shapes = by_default((4,))
+    found = text(program, *shapes, platform="cpu")
+    monkeypatch.setenv("SOLVERS_KERNELS", "0")
+    program, shapes = by_default((4,))
+    assert found == text(program, *shapes, platform="cpu")
+
+
 @pytest.mark.parametrize("batch", [(), (4,)])
 @pytest.mark.parametrize("platform", CALLS)
 def test_a_platform_runs_its_own_kernel_and_cpus_none(platform, batch):
@@ -232,8 +242,10 @@ def test_the_plain_form_is_what_remains():
         assert called(text(program, *wide, platform="cuda")) == ["cuda"]
     with pytest.raises(ValueError, match="algorithm must be"):
         bands.bidiagonal_solve(jnp.ones((4, 2, 2)), jnp.ones((4, 2)), algorithm="kernel")
-    time = export.symbolic_shape("time, width")
-    unknown = [jax.ShapeDtypeStruct((16, time[1]), jnp.float32)] * 4
+    none = [jax.ShapeDtypeStruct((0, 16, 3), jnp.float32)] * 4
+    assert not called(text(by_default((0,))[0], *none, platform="cuda"))
+    (width,) = export.symbolic_shape("width")
+    unknown = [jax.ShapeDtypeStruct((16, width), jnp.float32)] * 4
     assert not called(export.export(program, platforms=["tpu"])(*unknown).mlir_module())
 
 
@@ -252,6 +264,7 @@ def test_over_several_devices_kernels_stay_inside_shard_map(platform):
 
 
 def test_kernels_are_for_short_time_and_for_many_channels():
+    assert kernels.TILE == tpu.LANES * tpu.SUBLANES
     for platform in PLATFORMS:
         for sweeps in (1, 2):
             assert kernels.pays(platform, sweeps, batch=20, time=40, channels=200, size=4)
