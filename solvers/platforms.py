@@ -60,7 +60,8 @@ _solve.def_abstract_eval(lambda *types, **_: types[-1])
 
 @_solve.def_impl
 def _evaluated(*operands: jax.Array, **settings: Any) -> jax.Array:
-    return jax.jit(functools.partial(_solve.bind, **settings))(*operands)
+    with jax.disable_jit(False):  # else this would evaluate itself
+        return jax.jit(functools.partial(_solve.bind, **settings))(*operands)
 
 
 def _batched(operands: Any, axes: Any, *, axis: int, **settings: Any) -> tuple[jax.Array, int]:
