@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.mesh import constant, spread_alike
+from solvers.platforms import Kind, kernel_solve, kernels_wanted
 from solvers.space import Tree
 
-Algorithm = Literal["thomas", "cyclic"]
+Algorithm = Literal["thomas", "cyclic", "kernel"]
 
 
 class Bands(NamedTuple):
@@ -78,14 +79,16 @@ def tridiagonal_solve(
 
     Args:
       lower, diagonal, upper, rhs: `[time, ...]`, the same shape.
-      algorithm: `"thomas"` (two loops; O(time) work and depth) or `"cyclic"` (parallel cyclic
-        reduction; O(time log time) work, O(log time) depth). By default the platform the
-        program is lowered for decides: the loops on CPU, cyclic reduction elsewhere.
+      algorithm: `"thomas"` (two loops; O(time) work and depth), `"cyclic"` (parallel cyclic
+        reduction; O(time log time) work, O(log time) depth) or `"kernel"` (the two loops in one
+        kernel, on CUDA and TPUs). By default the platform the program is lowered for decides: the
+        loops on CPU, elsewhere cyclic reduction or a kernel (see `kernels`).
     """
     shapes = {jnp.shape(a) for a in (lower, diagonal, upper, rhs)}
     if len(shapes) != 1 or not jnp.ndim(rhs):
         raise ValueError(f"bands and rhs need one common shape [time, ...], got {sorted(shapes)}")
-    run = _chosen({"thomas": _thomas, "cyclic": _cyclic}, algorithm)
+    kernel = partial(kernel_solve, "tridiagonal", _cyclic)
+    run = _chosen({"thomas": _thomas, "cyclic": _cyclic, "kernel": kernel}, algorithm)
     if rhs.size == 0:
         return rhs
 
@@ -105,7 +108,7 @@ def bidiagonal_solve(
     rhs: jax.Array,
     *,
     reverse: bool = False,
-    algorithm: Literal["sequential", "associative"] | None = None,
+    algorithm: Literal["sequential", "associative", "kernel"] | None = None,
 ) -> jax.Array:
     """`x[t] = coupling[t] x[t-1] + rhs[t]`: a linear recurrence.
 
@@ -116,31 +119,40 @@ def bidiagonal_solve(
         `coupling[0]` has nothing to act on and is ignored.
       rhs: `[time, n]`.
       reverse: run against time, `x[t] = coupling[t] x[t+1] + rhs[t]`.
-      algorithm: `"sequential"` (a loop; O(time n^2) work for blocks) or `"associative"` (an
-        associative scan; O(log time) depth, O(time n^3) work for blocks). By default the platform
-        the program is lowered for decides: the loop on CPU, the scan elsewhere.
+      algorithm: `"sequential"` (a loop; O(time n^2) work for blocks), `"associative"` (an
+        associative scan; O(log time) depth, O(time n^3) work for blocks) or `"kernel"` (a loop in
+        one kernel, on CUDA and TPUs, not for blocks). By default the platform the program is
+        lowered for decides: the loop on CPU, elsewhere the scan or a kernel (see `kernels`).
     """
-    algorithms = {"sequential": _sequential, "associative": _associative}
-    _chosen(algorithms, algorithm)
-    if rhs.size == 0:
-        return rhs
     blocks = coupling.ndim == rhs.ndim + 1
 
     def times(coupling: jax.Array, x: jax.Array) -> jax.Array:
         return (coupling @ x[..., None])[..., 0] if blocks else coupling * x
 
-    def solve(coupling: jax.Array, reverse: bool) -> Callable:
-        prepared = {name: partial(run, times, reverse) for name, run in algorithms.items()}
-        return lambda _, rhs: _chosen(prepared, algorithm)(coupling, rhs)
+    def along(reverse: bool) -> Callable:
+        algorithms = {
+            "sequential": partial(_sequential, times, reverse),
+            "associative": partial(_associative, times, reverse),
+        }
+        if not blocks:
+            kind: Kind = "recurrence_reversed" if reverse else "recurrence"
+            algorithms["kernel"] = partial(kernel_solve, kind, algorithms["associative"])
+        return _chosen(algorithms, algorithm)
 
+    def solve(coupling: jax.Array, run: Callable) -> Callable:
+        return lambda _, rhs: run(coupling, rhs)
+
+    forwards, backwards = along(reverse), along(not reverse)
+    if rhs.size == 0:
+        return rhs
     earlier = -1 if reverse else 1
     constant = lax.stop_gradient(coupling)
     transposed = _shift(jnp.swapaxes(constant, -1, -2) if blocks else constant, -earlier)
     return lax.custom_linear_solve(
         lambda x: x - times(coupling, _shift(x, earlier)),
         rhs,
-        solve(constant, reverse),
-        solve(transposed, not reverse),
+        solve(constant, forwards),
+        solve(transposed, backwards),
     )
 
 
@@ -168,12 +180,14 @@ def _associative(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.A
 
 
 def _chosen(algorithms: Mapping[str, Callable], algorithm: str | None) -> Callable:
-    """The algorithm of that name; for None the first on CPU and the second elsewhere."""
+    """The algorithm of that name; for None the first on CPU, the second or a kernel elsewhere."""
     if algorithm is not None and algorithm not in algorithms:
         raise ValueError(f"algorithm must be one of {sorted(algorithms)}, got {algorithm!r}")
     if algorithm is not None:
         return algorithms[algorithm]
-    on_cpu, elsewhere = algorithms.values()
+    on_cpu, elsewhere, *kernels = algorithms.values()
+    if kernels and kernels_wanted():
+        elsewhere = partial(kernels[0], always=False)
     return lambda *args: lax.platform_dependent(*args, cpu=on_cpu, default=elsewhere)
 
 
