@@ -103,18 +103,14 @@ class TogetherBackward(Settings):
     sweep: Callable
     rows: Rows | None
     throw: bool = False
-    rough: Callable | None = None
 
     def __call__(
         self, operands: tuple, x: Vector, cotangent: Vector, status: jax.Array, memory: Any
     ) -> tuple[Vector, Info]:
-        adjoint, sweep = self.settings.adjoint(), self.rough or self.sweep
-        if self.rough is None:
-            system = System.of(self.f, operands, x, adjoint)
-        else:
-            system = self._roughly(operands, x)
+        adjoint = self.settings.adjoint()
+        system = System.of(self.f, operands, x, adjoint)
         fixed, fixed_x = lax.stop_gradient((operands, x))
-        inverse = splitting_inverse(sweep(self.f.theta(fixed), fixed_x)[1])
+        inverse = splitting_inverse(self.sweep(self.f.theta(fixed), fixed_x)[1])
         transposed = jax.linear_transpose(inverse, x)
 
         def solve(matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
@@ -134,13 +130,6 @@ class TogetherBackward(Settings):
         return transposed_solve(
             system, cotangent, adjoint, status, runner=runner, space=SPACE, throw=self.throw
         )
-
-    def _roughly(self, operands: tuple, x: Vector) -> System:
-        """The system of the map that sweeps evaluate."""
-        assert self.rough is not None
-        rough, theta = self.rough, self.f.theta(operands)
-        _, pull = jax.vjp(lambda x: subtract(x, cast_like(rough(theta, x)[0], x)), x)
-        return System(lambda w: pull(w)[0], None)
 
     def _sweeps(self, inverse: Callable, matvec: Callable, rhs: Vector) -> tuple[Vector, Info]:
         """`matvec(w) = rhs` by sweeps `w <- w + inverse(rhs - matvec(w))`."""

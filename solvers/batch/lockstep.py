@@ -38,7 +38,6 @@ def lockstep(
     *,
     in_axes: Any = None,
     method: Method | None = None,
-    rough: Sweep | None = None,
     backward: Sweeps | None = None,
     rescue: int = 0,
     accelerated: bool = True,
@@ -60,9 +59,6 @@ def lockstep(
         they share it. `rescue` and `on_failure="zero"` have to know.
       method: in place of `banded(sweep=sweep)`: `picard`, `anderson` or `broyden`. (`newton` and
         `recurrence` solve one problem at a time.)
-      rough: what sweeps evaluate in place of `sweep`, in both directions: the same for less, say
-        with products in half precision. The map through which gradients pass, and `rescue`, are
-        exact. For tolerances well above what it gets wrong: residuals are those of the rough map.
       backward: settings of the backward solve.
       rescue: the most steps of Newton's method, preconditioned by the bands, for the examples that
         have not converged, a few at a time. Costs nothing when all have.
@@ -85,13 +81,20 @@ def lockstep(
         )
     settings = backward or Sweeps()
     rows = None if in_axes is None else Rows.of(theta, in_axes)
-    _check(rows, settings, rescue, method, {"free_sweeps": free_sweeps, "rough sweeps": rough})
+    if rows is None and (rescue or settings.rescue or settings.on_failure == "zero"):
+        raise ValueError(
+            "lockstep has to know what belongs to which example: pass in_axes, the axis of the "
+            "examples in every leaf of theta"
+        )
+    if free_sweeps and method is not None:
+        raise ValueError("free_sweeps go on by sweeps: leave out the method")
     limits, tolerances = Limits.of(x0, rtol, atol, max_steps)
-    stages = (Stage(method or Banded(sweep=rough or sweep, accelerated=accelerated)),)
+    stages = (Stage(method or Banded(sweep=sweep, accelerated=accelerated)),)
     adjoint = settings.adjoint()
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x0)
-    swept = _given(sweep, shapes)
-    roughly = None if rough is None else _given(rough, shapes)
+
+    def swept(theta: Any, x: Vector) -> tuple[Tree, Any]:
+        return sweep(theta, cast_like(x, shapes))
 
     return solution(
         lambda theta, x: sweep(theta, x)[0],
@@ -101,32 +104,13 @@ def lockstep(
         forward=lambda f: Together(
             Forward.of(f, stages, limits, x0, adjoint), swept, rows, rescue, free_sweeps
         ),
-        backward=lambda f: TogetherBackward(f, settings, accelerated, swept, rows, throw, roughly),
+        backward=lambda f: TogetherBackward(f, settings, accelerated, swept, rows, throw),
         finish=(lambda f: Finish(f, swept)) if free_sweeps else None,
         clean=(lambda f: Clear(f, rows, axis=1)) if rows is not None else None,
         tolerances=tolerances,
         probe=probe,
         throw=throw,
     )
-
-
-def _check(
-    rows: Rows | None, backward: Sweeps, rescue: int, method: Method | None, sweeping: dict
-) -> None:
-    """Refuses what does not go together."""
-    if rows is None and (rescue or backward.rescue or backward.on_failure == "zero"):
-        raise ValueError(
-            "lockstep has to know what belongs to which example: pass in_axes, the axis of the "
-            "examples in every leaf of theta"
-        )
-    for what, wanted in sweeping.items():
-        if wanted and method is not None:
-            raise ValueError(f"{what} belong to banded sweeps: leave out the method")
-
-
-def _given(sweep: Sweep, shapes: Tree) -> Sweep:
-    """A sweep of states in working precision, which it sees in their own."""
-    return lambda theta, x: sweep(theta, cast_like(x, shapes))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

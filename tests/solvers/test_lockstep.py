@@ -72,34 +72,6 @@ def test_values_and_gradients_are_those_of_single_examples(accelerated):
         chex.assert_trees_all_close(got, expected, atol=1e-9)
 
 
-def test_rough_sweeps_leave_the_gradient_to_the_exact_map():
-    with jax.enable_x64(True):
-        theta, x0 = problem()
-
-        def rough(theta, x, off=0.0):  # without a derivative by its parameters
-            weights, inputs = jax.lax.stop_gradient(theta)
-            return sweep((jax.tree.map(lambda leaf: leaf * (1 + off), weights), inputs), x)
-
-        def loss(theta, rough, rtol=1e-12):
-            back = Sweeps(rtol=rtol)
-            x, info = solvers.lockstep(
-                sweep, theta, x0, rough=rough, backward=back, free_sweeps=True, rtol=rtol
-            )
-            return jnp.sum(jnp.sin(x)), info
-
-        gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=(1, 2))
-        expected, _ = gradient(theta, None)
-        got, _ = gradient(theta, rough)
-        chex.assert_trees_all_close(got, expected, atol=1e-9)
-        # Of a map that is a thousandth off: gradients as far off, and not exact by accident.
-        near, info = gradient(theta, partial(rough, off=1e-3), 1e-2)
-        assert np.all(info.converged)
-        far = np.linalg.norm(ravel_pytree(near)[0] - ravel_pytree(expected)[0])
-        assert 1e-6 < far / np.linalg.norm(ravel_pytree(expected)[0]) < 0.02
-        with pytest.raises(ValueError, match="rough sweeps belong to banded"):
-            solvers.lockstep(sweep, theta, x0, rough=rough, method=solvers.picard())
-
-
 def test_examples_stop_by_themselves_and_do_not_see_each_other():
     theta, x0 = problem(dtype=jnp.float32)
     solve = jax.jit(partial(solvers.lockstep, sweep), static_argnames="rtol")
