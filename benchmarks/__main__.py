@@ -98,7 +98,7 @@ def core(kind: str, method: str) -> Callable[[], str]:
             for part in parts
             if part["entries"][0]["name"].endswith(method)
             for entry in part["entries"]
-            if entry["ours_over_this"] is not None and entry["reached_target"]
+            if entry.get("ours_over_this") is not None and entry["reached_target"]
         )
 
     return ratios

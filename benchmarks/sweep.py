@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import implicit_rnn
+import solvers
 from benchmarks import implicit_layer, report, timing
 from implicit_rnn import cells
 from implicit_rnn.training import Recipe
@@ -102,32 +103,53 @@ def plain(rounds: int) -> list[dict[str, Any]]:
 
 
 def floor(rounds: int) -> dict[str, float]:
-    """What the matrix products of a training step by the recipe would take by themselves.
+    """What the matrix products of a training step would take by themselves: ours, by the recipe.
 
     At (20, 40, 200), fresh weights: each evaluation of the map and each backward sweep is five
-    products with `[d, d]`; the gradient by parameters five more. Beside them the bidirectional
-    LSTM's whole step, as measured: a ratio below theirs is out of reach in this precision.
+    products with `[d, d]`; the gradient by parameters five more. Beside them those of the plain
+    function to 1e-4, the same in bfloat16 with sums in float32, and the bidirectional LSTM's whole
+    step, as measured: a ratio below theirs is out of reach.
     """
     cell, params, xs = implicit_layer.problem(20, 40, 200, implicit_layer.WEIGHTS[0])
     recipe = Recipe()
     info = recipe.solve(cell, params, xs)[1]
     assert isinstance(recipe.backward, int)
+
+    def exact(params: Any, probe: Any) -> jax.Array:
+        states, _ = implicit_rnn.implicit_batch(cell, params, xs, rtol=1e-4, probe=probe)
+        return jnp.mean(states**2)
+
+    to_1e4 = implicit_rnn.implicit_batch(cell, params, xs, rtol=1e-4)[1]
+    back = jax.grad(exact, argnums=1)(params, solvers.adjoint_probe((xs.shape[0],)))
+    counts = {
+        "recipe": int(info.evaluations.max()) + recipe.backward + 1,
+        # With the evaluation through which gradients pass, and the gradient by parameters.
+        "plain": int(to_1e4.evaluations.max()) + int(back.evaluations.max()) + 2,
+    }
     rows, width = xs.shape[0] * xs.shape[1], cell.hidden_size
-    count = int(info.evaluations.max()) + recipe.backward + 1
     left = jax.random.normal(jax.random.key(0), (rows, width))
     right = jax.random.normal(jax.random.key(1), (width, 5 * width))
+
+    def half(left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.matmul(left.astype(right.dtype), right, preferred_element_type=jnp.float32)
+
     peer, arguments = implicit_layer.steps_of(cell, params, xs)["flax bidirectional lstm"]
     samples = timing.interleaved(
         {
             "product": timing.stopwatch(jax.jit(jnp.matmul), left, right),
+            "half": timing.stopwatch(jax.jit(half), left, right.astype(jnp.bfloat16)),
             "peer": timing.stopwatch(peer, *arguments),
         },
         rounds,
     )
+    each = {name: 1e3 * sample.median for name, sample in samples.items()}
     return {
-        "products_of_a_step": 5 * count,
-        "products_milliseconds": 1e3 * count * samples["product"].median,
-        "peer_milliseconds": 1e3 * samples["peer"].median,
+        "products_of_a_step": 5 * counts["recipe"],
+        "products_milliseconds": counts["recipe"] * each["product"],
+        "bfloat16_products_milliseconds": counts["recipe"] * each["half"],
+        "plain_products_of_a_step": 5 * counts["plain"],
+        "plain_products_milliseconds": counts["plain"] * each["product"],
+        "peer_milliseconds": each["peer"],
     }
 
 

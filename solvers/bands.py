@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.mesh import spread_alike
+from solvers.mesh import constant, spread_alike
 from solvers.platforms import Kind, kernel_solve, kernels_wanted
 from solvers.space import Tree
 
@@ -161,11 +161,16 @@ def _times(coupling: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _sequential(reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
-    def body(x: jax.Array, row: tuple) -> tuple:
-        x = _times(row[0], x) + row[1]
-        return x, x
+    """A loop over slices, for the reason that `_thomas` is one; states take the place of `rhs`."""
+    time = rhs.shape[0]
 
-    return lax.scan(body, jnp.zeros_like(rhs[0]), (coupling, rhs), reverse=reverse)[1]
+    def body(step: jax.Array, carry: tuple) -> tuple:
+        x, values = carry
+        t = time - 1 - step if reverse else step
+        x = _times(_row(coupling, t), x) + _row(values, t)
+        return x, _written(values, x, t)
+
+    return lax.fori_loop(0, time, body, (constant(0, rhs[0]), rhs))[1]
 
 
 def _associative(reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -208,18 +213,12 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     """
     time, zero = rhs.shape[0], jnp.zeros_like(rhs[0])
 
-    def row(array: jax.Array, t: jax.Array) -> jax.Array:
-        return lax.dynamic_index_in_dim(array, t, keepdims=False, allow_negative_indices=False)
-
-    def written(array: jax.Array, row: jax.Array, t: jax.Array) -> jax.Array:
-        return lax.dynamic_update_index_in_dim(array, row, t, 0, allow_negative_indices=False)
-
     def eliminate(t: jax.Array, carry: tuple) -> tuple:
         factor, value, factors, values = carry
-        below = row(lower, t)
-        pivot = 1 / (row(diagonal, t) - below * factor)
-        factor, value = row(upper, t) * pivot, (row(rhs, t) - below * value) * pivot
-        return factor, value, written(factors, factor, t), written(values, value, t)
+        below = _row(lower, t)
+        pivot = 1 / (_row(diagonal, t) - below * factor)
+        factor, value = _row(upper, t) * pivot, (_row(rhs, t) - below * value) * pivot
+        return factor, value, _written(factors, factor, t), _written(values, value, t)
 
     start = (zero, zero, jnp.empty_like(rhs), jnp.empty_like(rhs))
     _, _, factors, values = lax.fori_loop(0, time, eliminate, start)
@@ -227,10 +226,18 @@ def _thomas(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Ar
     def substitute(step: jax.Array, carry: tuple) -> tuple:
         x, values = carry
         t = time - 1 - step
-        x = row(values, t) - row(factors, t) * x
-        return x, written(values, x, t)
+        x = _row(values, t) - _row(factors, t) * x
+        return x, _written(values, x, t)
 
     return lax.fori_loop(0, time, substitute, (zero, values))[1]
+
+
+def _row(array: jax.Array, t: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(array, t, keepdims=False, allow_negative_indices=False)
+
+
+def _written(array: jax.Array, row: jax.Array, t: jax.Array) -> jax.Array:
+    return lax.dynamic_update_index_in_dim(array, row, t, 0, allow_negative_indices=False)
 
 
 def _cyclic(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, rhs: jax.Array) -> jax.Array:

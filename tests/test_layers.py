@@ -124,7 +124,7 @@ def test_every_iteration_runs_in_the_one_loop(root: Path) -> None:
         "while_loop": ["mesh", "iterate", "fixed_point/newton", "batch/rows"],
         # The direct solves of bands.py and their kernels count their rows: no stop rule, nothing to
         # report. Truncated sweeps of a batch are so many, whatever they find.
-        "fori_loop": ["bands", "kernels/sweep", "batch/lockstep"],
+        "fori_loop": ["bands", "kernels/sweep", "batch/backward"],
     }
     for loop, names in homes.items():
         found = {path for path, tree in trees.items() if mentions(tree, {loop})}

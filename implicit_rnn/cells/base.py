@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from implicit_rnn.cells.product import product
 from solvers import Bands
 from solvers.settings import comparable
 
@@ -142,12 +143,6 @@ def boundary_states(
     if boundary == "learnt":
         return (lambda params: params["start"]), (lambda params: params["end"])
     return zero, zero
-
-
-def product(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """`x @ weights` with all leading axes of `x` made one: its gradient is then a plain product."""
-    flat = x.reshape(-1, x.shape[-1]) @ weights
-    return flat.reshape(*x.shape[:-1], weights.shape[-1])
 
 
 def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:

@@ -104,8 +104,8 @@ def load(path: Path, profile: str | None = None, settings: Sequence[str] = ()) -
     Args:
       path: the file. Tables `task`, `model`, `solver`, `optimiser`, `training`, `parallel`;
         `profiles.NAME` with tables that replace some of their keys; `variants.NAME`, of which each
-        is a run of its own; `grid`, keys like `"task.bias"` with lists of values, each a run;
-        `paper`.
+        is a run of its own; `grid`, keys like `"task.bias"` with lists of values, each a run, or
+        `"task.seed training.seed"`, which go together; `paper`.
       profile: which profile to apply.
       settings: `a.b=value` each, applied last; values are TOML, or plain words.
     """
@@ -153,8 +153,7 @@ def resolve(
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{where}: grid.{key}: a list of values wanted, got {values!r}")
     choices = [
-        # One value from the command line stands for all of the grid's.
-        [(key, value) for value in ([overrides.pop(key)] if key in overrides else values)]
+        [(key, value) for value in _chosen(key, values, overrides, where)]
         for key, values in grid.items()
     ]
     if math.prod(map(len, choices)) * max(len(variants), 1) > _MOST_RUNS:
@@ -174,8 +173,9 @@ def resolve(
         for variant, table in variants.items() or [("", {})]:
             own = copy.deepcopy(content)
             _merge(own, table)
-            for key, value in [*point, *overrides.items()]:
-                _assign(own, key, value, where)
+            for keys, value in [*point, *overrides.items()]:
+                for key in keys.split():
+                    _assign(own, key, value, where)
             label = {key: value for key, value in point}
             name = "-".join([*(f"{k.split('.')[-1]}={v}" for k, v in label.items()), variant])
             name = name.strip("-")
@@ -186,6 +186,23 @@ def resolve(
             runs[name] = _checked(own, where)
             labels[name] = label | ({"variant": variant} if variant else {})
     return Experiment(title, runs, labels, paper)
+
+
+def _chosen(keys: str, values: list, overrides: Table, where: str) -> list:
+    """The values of a key of the grid, or of several keys that go together.
+
+    One value from the command line stands for all of them.
+    """
+    together = keys.split()
+    given = {key: overrides.pop(key) for key in together if key in overrides}
+    if not given:
+        return values
+    value = next(iter(given.values()))
+    if given != dict.fromkeys(together, value):
+        raise ConfigError(
+            f"{where}: the grid gives {' and '.join(together)} one value: set all of them to it"
+        )
+    return [value]
 
 
 def _shown(content: Table, where: str) -> tuple[str, list[Table]]:

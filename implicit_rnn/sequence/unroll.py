@@ -47,14 +47,13 @@ def unroll(
     every = length is None
     xs, length = checked(xs, length)
     start = start_state(cell, params, xs, state)
-    inside = jnp.arange(xs.shape[0])[:, None] < length
     if truncate is None:
         ys, last = run_cell(cell, params, xs, start, length, reverse, every, chunk)
-        return jnp.where(inside, ys, 0), last
-    states, last = masked_scan(
-        cell.step, params, cell.project(params, xs), start, length, reverse, chunk, truncate
-    )
-    return jnp.where(inside, cell.output(states), 0), last
+    else:
+        xi = cell.project(params, xs)
+        states, last = masked_scan(cell.step, params, xi, start, length, reverse, chunk, truncate)
+        ys = cell.output(states)
+    return ys if every else _masked(ys, length), last
 
 
 def checked(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -64,7 +63,14 @@ def checked(xs: jax.Array, length: int | jax.Array | None) -> tuple[jax.Array, j
             f"xs must be one sequence [time, features], got shape {xs.shape}; "
             "use jax.vmap for a batch"
         )
-    length = jnp.asarray(xs.shape[0] if length is None else length)
+    if length is None:
+        return xs, jnp.asarray(xs.shape[0])
+    length = jnp.asarray(length)
     if length.ndim:
         raise ValueError(f"length must be a scalar, got shape {length.shape}; use jax.vmap")
-    return jnp.where(jnp.arange(xs.shape[0])[:, None] < length, xs, 0), length
+    return _masked(xs, length), length
+
+
+def _masked(rows: jax.Array, length: jax.Array) -> jax.Array:
+    """Rows, zero past the length."""
+    return jnp.where(jnp.arange(rows.shape[0])[:, None] < length, rows, 0)

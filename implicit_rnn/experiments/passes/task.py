@@ -11,7 +11,7 @@ from implicit_rnn.experiments.task import Task
 from implicit_rnn.experiments.walks import biased_walk
 from implicit_rnn.training.sources import Examples, evaluated_alike, labelled
 
-Puzzle = Literal["key_last", "key_first", "brackets", "marks", "walk"]
+Puzzle = Literal["key_last", "bound", "walk", "key_first", "brackets", "marks"]
 
 
 def key(
@@ -43,12 +43,40 @@ def key(
     return features, labels
 
 
+def bound(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers in -1..1, each with a bit; the last one is a bound, and has none.
+
+    The label of a step is the bit that came with the latest number above the bound, 2 where there
+    was none. No number is within 0.1 of the bound, so that labels are exact. In key_last a small
+    table, of the bit that came last with every symbol, answers any key that may turn up; here that
+    table would be a function of a real number. The bound has to travel back first: **two passes**.
+
+    Features: the number, the bit, and whether the step holds the bound.
+    """
+    limit = rng.uniform(-0.8, 0.8)
+    above = rng.random(length) > (limit + 1) / 2
+    drawn = np.where(
+        above, rng.uniform(limit + 0.1, 1, length), rng.uniform(-1, limit - 0.1, length)
+    )
+    drawn[-1], above[-1] = limit, False
+    bits = rng.integers(2, size=length)
+    held = np.arange(length) == length - 1
+    labels, latest = np.full(length, 2), 2
+    for t in range(length):
+        if above[t]:
+            latest = bits[t]
+        labels[t] = latest
+    return np.stack([drawn, np.where(held, 0, 2 * bits - 1), held], axis=1), labels
+
+
 def brackets(rng: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Brackets among letters a and b; a pair is of the kind of the letter after its right bracket.
 
     The label of a step is the kind of the pair whose left bracket came last, 2 where there was
-    none; a right bracket without a letter after it makes kind 0. What is to the right of a pair
-    decides what its left bracket tells all steps behind it: **two passes**.
+    none; a right bracket without a letter after it makes kind 0. It looks as if what is to the
+    right of a pair had to reach its left bracket first. But at every step the pair in question is
+    either closed, and the pass from the left knows its kind, or still open, and its right bracket
+    is the first unmatched one ahead, which the pass from the right knows: **one from each end**.
 
     Features: one of `( ) a b`.
     """
@@ -111,8 +139,9 @@ def passes(
     Args:
       seed: the same seed gives the same examples.
       count: how many.
-      puzzle: `"key_last"`, `"brackets"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
-        positions and increments) need two passes, `"key_first"` one, `"marks"` one from either end.
+      puzzle: `"key_last"`, `"bound"` and `"walk"` (`biased_walk` with b = 0.5, in 10 dimensions,
+        positions and increments) need two passes, `"key_first"` one, `"brackets"` and `"marks"` one
+        from either end.
       symbols: of the two puzzles with a key.
       min_length, max_length: shortest and longest sequence.
     """
@@ -130,6 +159,7 @@ def passes(
     makers: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
         "key_last": lambda n: key(rng, n, symbols, last=True),
         "key_first": lambda n: key(rng, n, symbols, last=False),
+        "bound": lambda n: bound(rng, n),
         "brackets": lambda n: brackets(rng, n),
         "marks": lambda n: marks(rng, n),
     }
@@ -145,7 +175,7 @@ def passes(
 
 
 # How many labels each puzzle has.
-LABELS = {"key_last": 3, "key_first": 3, "brackets": 3, "marks": 4, "walk": 2}
+LABELS = {"key_last": 3, "bound": 3, "walk": 2, "key_first": 3, "brackets": 3, "marks": 4}
 
 
 def passes_task(

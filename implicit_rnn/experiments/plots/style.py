@@ -52,8 +52,8 @@ def grid_of(
     names: Sequence[str], size: tuple[float, float], title: str, labels: tuple[str, str]
 ) -> tuple[Figure, list[Axes]]:
     """A figure of named panels with a common scale upwards, at most four in a row."""
-    columns = min(len(names), _MOST_ACROSS)
-    rows = -(-len(names) // columns)
+    rows = -(-len(names) // _MOST_ACROSS)
+    columns = -(-len(names) // rows)  # as even as can be: six are two rows of three
     scale = 1.7 if len(names) == 1 else 1
     figure, _ = new_figure((scale * columns * size[0] + 1.6, scale * rows * size[1] + 0.5))
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)

@@ -114,6 +114,22 @@ def test_grids_and_variants_make_a_run_each():
     assert found.labels["bias=1.0-a"] == {"task.bias": 1.0, "variant": "a"}
 
 
+def test_settings_of_a_grid_go_together():
+    content = {
+        "task": {"name": "biased_walk"},
+        "model": {"name": "tagger", "encoder": "gru"},
+        "grid": {"task.seed training.seed": [0, 1], "task.bias": [1.0, 0.5]},
+    }
+    found = resolve(content, "here")
+    assert list(found.runs) == [f"seed={s}-bias={b}" for s in (0, 1) for b in (1.0, 0.5)]
+    assert [(r.task["seed"], r.training.seed) for r in found.runs.values()][1:3] == [(0, 0), (1, 1)]
+    both = ["task.seed=7", "training.seed=7"]
+    assert next(iter(resolve(content, "here", settings=both).runs)) == "seed=7-bias=1.0"
+    for settings in (both[:1], [both[0], "training.seed=8"]):
+        with pytest.raises(ConfigError, match="one value: set all of them"):
+            resolve(content, "here", settings=settings)
+
+
 def test_a_setting_stands_for_a_grid_but_does_not_undo_variants():
     content = copy.deepcopy(CONTENT) | {
         "grid": {"task.bias": [1.0, 0.5]},

@@ -32,6 +32,16 @@ def test_a_label_is_the_bit_of_the_latest_symbol_that_equals_the_key(puzzle):
         assert labels == [latest(same, bits, t) for t in range(len(x))]
 
 
+def test_a_label_is_the_bit_of_the_latest_number_above_the_bound():
+    for x, labels in sequences("bound"):
+        numbers, limit = x[:-1, 0], x[-1, 0]
+        assert list(x[:, 2]) == [0] * (len(x) - 1) + [1]
+        assert (np.abs(numbers - limit) > 0.099).all()
+        assert np.abs(x[:, 0]).max() <= 1
+        above = [t for t in range(len(numbers)) if numbers[t] > limit]
+        assert labels == [latest(above, x[:, 1] > 0, t) for t in range(len(x))]
+
+
 def test_brackets_match_and_tell_the_kind_of_the_latest_pair():
     for x, labels in sequences("brackets"):
         text = "".join("()ab"[i] for i in x.argmax(1))
