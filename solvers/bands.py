@@ -126,17 +126,14 @@ def bidiagonal_solve(
     """
     blocks = coupling.ndim == rhs.ndim + 1
 
-    def times(coupling: jax.Array, x: jax.Array) -> jax.Array:
-        return (coupling @ x[..., None])[..., 0] if blocks else coupling * x
-
     def along(reverse: bool) -> Callable:
         algorithms = {
-            "sequential": partial(_sequential, times, reverse),
-            "associative": partial(_associative, times, reverse),
+            "sequential": partial(_sequential, reverse),
+            "associative": _SCANS[reverse],
         }
         if not blocks:
             kind: Kind = "recurrence_reversed" if reverse else "recurrence"
-            algorithms["kernel"] = partial(kernel_solve, kind, algorithms["associative"])
+            algorithms["kernel"] = partial(kernel_solve, kind, _SCANS[reverse])
         return _chosen(algorithms, algorithm)
 
     def solve(coupling: jax.Array, run: Callable) -> Callable:
@@ -149,34 +146,45 @@ def bidiagonal_solve(
     constant = lax.stop_gradient(coupling)
     transposed = _shift(jnp.swapaxes(constant, -1, -2) if blocks else constant, -earlier)
     return lax.custom_linear_solve(
-        lambda x: x - times(coupling, _shift(x, earlier)),
+        lambda x: x - _times(coupling, _shift(x, earlier)),
         rhs,
         solve(constant, forwards),
         solve(transposed, backwards),
     )
 
 
-def _sequential(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
+def _times(coupling: jax.Array, x: jax.Array) -> jax.Array:
+    """The product with blocks, or elementwise."""
+    if coupling.ndim == x.ndim + 1:
+        return (coupling @ x[..., None])[..., 0]
+    return coupling * x
+
+
+def _sequential(reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
     """A loop over slices, for the reason that `_thomas` is one; states take the place of `rhs`."""
     time = rhs.shape[0]
 
     def body(step: jax.Array, carry: tuple) -> tuple:
         x, values = carry
         t = time - 1 - step if reverse else step
-        x = times(_row(coupling, t), x) + _row(values, t)
+        x = _times(_row(coupling, t), x) + _row(values, t)
         return x, _written(values, x, t)
 
     return lax.fori_loop(0, time, body, (constant(0, rhs[0]), rhs))[1]
 
 
-def _associative(times: Callable, reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
+def _associative(reverse: bool, coupling: jax.Array, rhs: jax.Array) -> jax.Array:
     blocks = coupling.ndim == rhs.ndim + 1
 
     def compose(first: tuple, second: tuple) -> tuple:
         product = second[0] @ first[0] if blocks else second[0] * first[0]
-        return product, times(second[0], first[1]) + second[1]
+        return product, _times(second[0], first[1]) + second[1]
 
     return lax.associative_scan(compose, (coupling, rhs), reverse=reverse)[1]
+
+
+# Made once: equal programs have to be made of the same functions, or each is compiled anew.
+_SCANS = {reverse: partial(_associative, reverse) for reverse in (False, True)}
 
 
 def _chosen(algorithms: Mapping[str, Callable], algorithm: str | None) -> Callable:

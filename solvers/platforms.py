@@ -41,7 +41,8 @@ def kernel_solve(kind: Kind, plain: Plain, *operands: jax.Array, always: bool = 
 
     Args:
       kind: which solve.
-      plain: the same from `operands` by plain operations, for all that has no kernel.
+      plain: the same from `operands` by plain operations, for all that has no kernel; part of what
+        programs are compared by, so the same function every time.
       operands: bands and right-hand side, `[time, ...]`, the same shape.
       always: the kernel wherever there is one, interpreted on CPUs; else where it should pay.
     """
