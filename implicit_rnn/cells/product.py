@@ -19,7 +19,6 @@ from jax.interpreters import ad, batching, mlir
 
 from solvers.mesh import on_explicit_mesh, vary_with
 
-
 Precision = Any  # as `jax.default_matmul_precision` takes it
 
 
