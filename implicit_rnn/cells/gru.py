@@ -8,8 +8,38 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, product
+from implicit_rnn.cells.base import Cell, Params, affine, dense, orthogonal, pieces, product
 from implicit_rnn.cells.factory import cell_factory
+
+
+@jax.custom_jvp
+def reset_by(r: jax.Array, value: jax.Array) -> jax.Array:
+    """`sigmoid(r) value`."""
+    return jax.nn.sigmoid(r) * value
+
+
+@reset_by.defjvp
+def _reset_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """One factor for each argument: a backward pass keeps two arrays a step, and no more."""
+    r, value = jax.nn.sigmoid(primals[0]), primals[1]
+    return r * value, r * (1 - r) * value * tangents[0] + r * tangents[1]
+
+
+@jax.custom_jvp
+def updated(z: jax.Array, candidate: jax.Array, h: jax.Array) -> jax.Array:
+    """`(1 - z) h + z tanh(candidate)`, from the score of `z`."""
+    z = jax.nn.sigmoid(z)
+    return h + z * (jnp.tanh(candidate) - h)
+
+
+@updated.defjvp
+def _updated_rule(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """One factor for each argument, as above."""
+    z, candidate, h = jax.nn.sigmoid(primals[0]), jnp.tanh(primals[1]), primals[2]
+    step = candidate - h
+    z_dot, candidate_dot, h_dot = tangents
+    found = z * (1 - z) * step * z_dot + z * (1 - candidate**2) * candidate_dot + (1 - z) * h_dot
+    return h + z * step, found
 
 
 @cell_factory
@@ -59,15 +89,14 @@ def gru(
     def split_step(
         params: Params, xi: jax.Array, h: jax.Array, multiply: Callable = product
     ) -> tuple[jax.Array, jax.Array]:
-        products = multiply(h, params["recurrent" if after else "gates"])
-        gates = jax.nn.sigmoid(xi[..., : 2 * d] + products[..., : 2 * d])
-        z, r = gates[..., :d], gates[..., d:]
+        given = pieces(xi, 3)
+        products = pieces(multiply(h, params["recurrent" if after else "gates"]), 3 if after else 2)
+        z, r = (a + b for a, b in zip(given[:2], products[:2], strict=True))
         if after:
-            recurrent = r * (products[..., 2 * d :] + params["candidate_bias"])
+            recurrent = reset_by(r, products[2] + params["candidate_bias"])
         else:
-            recurrent = multiply(r * h, params["candidate"])
-        candidate = jnp.tanh(xi[..., 2 * d :] + recurrent)
-        return h + z * (candidate - h), 1 - z
+            recurrent = multiply(reset_by(r, h), params["candidate"])
+        return updated(z, given[2] + recurrent, h), jax.nn.sigmoid(-z)
 
     def at_rest(params: Params, xi: jax.Array) -> tuple[jax.Array, jax.Array]:
         z, scores = jax.nn.sigmoid(xi[..., :d]), xi[..., 2 * d :]

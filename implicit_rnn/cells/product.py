@@ -2,8 +2,8 @@
 
 By `jax.vmap` a product of rows `[time, in]` with a matrix becomes one of `[batch, time, in]`, and
 its transpose by the matrix a sum over batch and time. For that XLA's CPU compiler turns the axes of
-the cotangent in memory, and multiplies at a third of the rate. Here a batch makes one long list of
-rows, and the gradient is `rows^T cotangent` as it stands.
+the cotangent in memory, and multiplies at little more than half its rate. Here a batch makes one
+long list of rows, and the gradient is `rows^T cotangent` as it stands.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def xrnn(
         units of a level are then done side by side. `"outputs"`: units are done one after the
         other, and all but what they give is recomputed once. `"inputs"` of the tree alone: a unit
         at depth n is recomputed n times, and memory grows with the depth but not with the number
-        of units. `"chunks"`: 16 steps at once, chunk after chunk; the states between are kept and
+        of units. `"chunks"`: 32 steps at once, chunk after chunk; the states between are kept and
         all else is recomputed once. `"auto"`: chunks on a CPU, whose caches they suit, unless the
         recursion is static; otherwise outputs up to depth 3, inputs beyond.
     """

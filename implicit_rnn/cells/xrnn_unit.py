@@ -21,7 +21,7 @@ Skip = bool | Literal["equal"]
 KEEPS = ("auto", "everything", "outputs", "inputs", "chunks")
 # Depth up to which what all units give is less to keep than what one unit recomputes.
 _SHALLOW = 3
-_CHUNK = 16  # steps
+_CHUNK = 32  # steps
 
 
 class XRNNState(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 import implicit_rnn
 from implicit_rnn import cells, models
 from implicit_rnn.cells.recurrence import in_chunks
+from implicit_rnn.cells.xrnn_unit import _CHUNK as chunk_of_steps
 from implicit_rnn.models.decoder import decoder
 from tests.implicit_rnn.cells import equations
 from tests.implicit_rnn.cells.checks import (
@@ -200,6 +201,35 @@ def test_all_steps_at_once_are_one_step_after_the_other(name):
         assert np.all(gradient[1][2, LENGTH:] == 0)
         for _, last in found:
             chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf[0], last), state)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance"),
+    [("float32", 1e-4), pytest.param("float64", 1e-11, marks=pytest.mark.slow)],
+)
+def test_chunks_of_whole_sequences_are_one_step_after_the_other(precision, tolerance):
+    """Without lengths, and with more steps than go at once; a batch, and a gradient for each."""
+    long = 2 * chunk_of_steps + 3
+    with jax.enable_x64(precision == "float64"):
+        cell = cells.xrnn(WIDTH, depth=2, keep="chunks", skip=True)
+        params = cell.init(jax.random.key(0), INPUTS)
+        batch = jax.random.normal(jax.random.key(1), (2, long, INPUTS))
+
+        def program(cell, length):
+            def loss(params, x):
+                runs = (
+                    implicit_rnn.unroll(cell, params, x, length, reverse=reverse)
+                    for reverse in (False, True)
+                )
+                return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(list(runs)))
+
+            each = jax.vmap(jax.value_and_grad(loss, (0, 1)), (None, 0))
+            total = jax.grad(lambda *at: jnp.sum(jax.vmap(loss, (None, 0))(*at)), (0, 1))
+            return jax.jit(lambda *at: (each(*at), total(*at)))(params, batch)
+
+        found, expected = program(cell, None), program(cell._replace(run=None), long)
+        assert jax.tree.leaves(found)[0].dtype == precision
+        chex.assert_trees_all_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_no_steps_at_all_leave_the_state():
