@@ -106,7 +106,8 @@ def test_the_precision_is_that_asked_for_where_a_product_is_traced() -> None:
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_on_a_mesh(kind: AxisType, mapped: bool) -> None:
-    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(kind,))
+    devices = jax.devices()[:BATCH]
+    mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(kind,), devices=devices)
     x, weights = operands(BATCHES["rows"])
 
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
