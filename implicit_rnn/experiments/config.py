@@ -174,7 +174,7 @@ def resolve(
             own = copy.deepcopy(content)
             _merge(own, table)
             for keys, value in [*point, *overrides.items()]:
-                for key in keys.split():
+                for key in keys.split() or [keys]:
                     _assign(own, key, value, where)
             label = {key: value for key, value in point}
             name = "-".join([*(f"{k.split('.')[-1]}={v}" for k, v in label.items()), variant])

@@ -62,6 +62,7 @@ def language(**entries):
         (changed("solver", bounded="clipped"), "solver.bounded: one of 'transform'"),
         ({"task": CONTENT["task"]}, "model.name is missing"),
         (changed("variants", a={"modle": {}}), "table 'modle' is unknown; did you mean 'model'"),
+        (changed("grid", **{"": [1.0]}), "'' is not of the form table.key"),
         (changed("grid", **{"task.bias": 1.0}), "grid.task.bias: a list of values wanted, got 1.0"),
         (changed("model", encoder=3), "model.encoder"),
         (language(cell="lsmt"), "model.cell 'lsmt' is unknown; did you mean 'lstm'"),
