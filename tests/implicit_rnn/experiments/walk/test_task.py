@@ -63,3 +63,40 @@ def test_validation_and_test_share_their_shapes_and_leave_nothing_out():
         seen = np.concatenate([numbers for numbers, _ in plan])
         assert sorted(seen[seen >= 0]) == list(range(splits[name].shape[0]))
         assert all(np.all(splits[name].batch(entry).length <= entry[1]) for entry in plan)
+
+
+def test_rotated_walks_are_the_same_walks_seen_from_elsewhere():
+    settings = {"train": 40, "valid": 7, "test": 9, "dimension": 3}
+    plain, turned = (
+        biased_walk_task(rotate=rotate, **settings).splits["train"] for rotate in (False, True)
+    )
+    rng = np.random.default_rng
+    plans = [turned.plan(8, 2, rng(seed)) for seed in (0, 0, 1)]
+    entry, again, other = plans[0][0], plans[1][0], plans[2][0]
+    seen = turned.batch(entry)
+    np.testing.assert_array_equal(seen.inputs, turned.batch(again).inputs)
+    numbers = turned.numbers(entry)
+    original = plain.batch((numbers, seen.inputs.shape[1]))
+    np.testing.assert_array_equal(seen.labels, original.labels)
+    np.testing.assert_array_equal(seen.length, original.length)
+
+    def angles(walks):
+        # Inner products of all positions and increments of a walk: all that a rotation leaves.
+        vectors = walks.inputs.reshape(len(numbers), -1, 3).astype(np.float64)
+        return vectors @ vectors.swapaxes(1, 2)
+
+    np.testing.assert_allclose(angles(seen), angles(original), atol=1e-4)
+    assert np.all(np.abs(seen.inputs - original.inputs).max(axis=(1, 2))[seen.length > 1] > 0.01)
+    # Another epoch turns a walk otherwise; a part of a batch is what it is in the whole.
+    shared = sorted(set(numbers) & set(turned.numbers(other)))
+    where = [np.flatnonzero(turned.numbers(e) == shared[-1])[0] for e in (entry, other)]
+    steps = min(seen.inputs.shape[1], turned.batch(other).inputs.shape[1])
+    first, second = seen.inputs[where[0], :steps], turned.batch(other).inputs[where[1], :steps]
+    assert np.abs(first - second).max() > 0.01
+    rows = np.array([5, 2])
+    np.testing.assert_allclose(
+        turned.batch(turned.select(entry, rows)).inputs, seen.inputs[rows], atol=1e-6
+    )
+    # As evaluated they are as they are.
+    whole = turned.plan(8, 2, None)[0]
+    np.testing.assert_array_equal(turned.batch(whole).inputs, plain.batch(whole[0]).inputs)
