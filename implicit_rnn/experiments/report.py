@@ -20,6 +20,7 @@ from implicit_rnn.training import folder as folders
 _LARGEST_EXPONENT = 700  # in double precision
 _USUAL_PENALTY = 0.6  # of long translations
 METRICS = ("exact", "bits", "nll", "error", "loss")  # the first that a model has is the one to show
+LATE = "validation, last fifth"
 
 
 def tabulate(output: Path, console: Console) -> list[dict[str, Any]]:
@@ -48,9 +49,9 @@ def run_rows(output: Path) -> dict[str, dict[str, Any]]:
 
 
 def _finished(mark: dict[str, Any], output: Path) -> dict[str, dict[str, Any]]:
-    """What every finished run says of itself, by name."""
+    """What every finished run says of itself, and the curve of its evaluations, by name."""
     finished = [name for name in mark["runs"] if (output / name / "result.json").exists()]
-    return {name: outcome(output / name) for name in finished}
+    return {name: outcome(output / name) | _curve(output / name) for name in finished}
 
 
 def _rows(mark: dict[str, Any], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -63,6 +64,7 @@ def _rows(mark: dict[str, Any], results: dict[str, dict[str, Any]]) -> dict[str,
                 cost[f"{way} first"], cost[f"{way} last"] = result[f"{way}_steps"]
             cost["converged"] = result["converged"]
         cost |= {key: result[key] for key in ("parameters", "updates", "skipped", "seconds")}
+        cost |= _late(result.get("curve", {}))
         rows[name] = {
             "label": label,
             "metric": _shown(result),
@@ -149,9 +151,8 @@ def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
             row["spread"] = statistics.stdev(values) if finite else math.nan
     if len(rows) > 1:
         row["seeds"] = len(rows)
-    cost: dict[str, Any] = {
-        key: _mean([other["cost"][key] for other in rows]) for key in rows[0]["cost"]
-    }
+    known = [key for key in rows[0]["cost"] if all(key in other["cost"] for other in rows)]
+    cost: dict[str, Any] = {key: _mean([other["cost"][key] for other in rows]) for key in known}
     for way in ("forward", "backward"):
         if f"{way} first" in cost:
             cost[f"{way} steps"] = f"{cost.pop(f'{way} first'):.1f}-{cost.pop(f'{way} last'):.1f}"
@@ -165,7 +166,8 @@ def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 _COSTS = [
-    "forward steps", "backward steps", "converged", "parameters", "updates", "skipped", "seconds",
+    LATE, "forward steps", "backward steps", "converged", "parameters", "updates", "skipped",
+    "seconds",
 ]  # fmt: skip
 
 
@@ -181,7 +183,7 @@ def record(output: Path, path: Path, *, add: bool = False) -> str:
       The table as Markdown.
     """
     mark = experiment(output)
-    runs = {name: run | _curve(output / name) for name, run in _finished(mark, output).items()}
+    runs = _finished(mark, output)
     if not runs:
         raise folders.FolderError(f"no run of {output} has finished")
     if add and path.exists():
@@ -209,6 +211,20 @@ def _curve(folder: Path) -> dict[str, Any]:
         found = [line for line in lines if all(name in line for name in names)]
         if found:
             return {"curve": {name: [line[name] for line in found] for name in names}}
+    return {}
+
+
+def _late(curve: dict[str, list[float]]) -> dict[str, float]:
+    """What the last fifth of a training still changed in the best value of the validation metric.
+
+    Zero where it had levelled off; none where fewer than five evaluations tell.
+    """
+    for name, values in curve.items():
+        if name.startswith("valid_") and len(values) >= 5 and None not in values:
+            best = max if name == "valid_exact" else min
+            until = 0.8 * curve["update"][-1]
+            early = [v for u, v in zip(curve["update"], values, strict=True) if u <= until]
+            return {LATE: best(values) - best(early)} if early else {}
     return {}
 
 
@@ -247,6 +263,8 @@ def cell(column: str, value: Any) -> str:
         return ""
     if column == "converged":
         return f"{value:.2%}"
+    if column == LATE:
+        return f"{value:+.4f}" if value else "0"
     if isinstance(value, float):
         exact = any(word in column for word in ("error", "loss", "nll", "spread"))
         return f"{value:.4f}" if exact else f"{value:.4g}"

@@ -133,6 +133,25 @@ def test_exact_matches_come_with_perplexity_and_parts_of_the_test_set(tmp_path):
     assert row["exact 7"] == 0.125
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "late"),
+    [("error", [0.5, 0.4, 0.3, 0.2, 0.15], "-0.0500"),
+     ("error", [0.5, 0.2, 0.3, 0.3, 0.3], "0"),
+     ("exact", [0.1, 0.4, 0.3, 0.5, 0.75], "+0.2500"),
+     ("error", [0.5, 0.4, 0.3], None),  # too few to tell
+     ("error", [0.5, 0.4, None, 0.2, 0.1], None)],
+)  # fmt: skip
+def test_a_row_tells_what_the_end_of_a_training_still_changed(tmp_path, name, values, late):
+    write(tmp_path, {"one": ({}, 0.5)})
+    lines = [
+        json.dumps({"update": 100 * (number + 1), "seconds": 1.0, f"valid_{name}": value})
+        for number, value in enumerate(values)
+    ]
+    (tmp_path / "one" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (row,) = report.results(tmp_path)
+    assert (report.cell(report.LATE, row[report.LATE]) if report.LATE in row else None) == late
+
+
 def test_what_is_not_finite_is_shown_and_ends_nothing(tmp_path):
     write(tmp_path, {"a-0": ({"variant": "a", "seed": 0}, 0.5), "a-1": ({"variant": "a"}, 0.5)})
     for name, test in {
