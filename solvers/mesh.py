@@ -23,7 +23,7 @@ def opaque(tree: Any) -> Any:
     return lax.optimization_barrier(tree)
 
 
-def constant(number: float | jax.Array, like: jax.Array) -> jax.Array:
+def constant(number: float, like: jax.Array) -> jax.Array:
     """`number` in the shape of `like`, with its batch axes and shardings.
 
     What a nested loop begins with has to be of the kind that it will be; `jnp.full_like` is not.

@@ -229,8 +229,6 @@ def _implicit_compacted(
     if adjoint == "auto":
         adjoint = banded_adjoint(cell, cascade=False)
     if isinstance(adjoint, solvers.Sweeps):
-        if isinstance(adjoint.steps, jax.Array):
-            raise ValueError("a number of sweeps that is an array is for a batch in lockstep")
         adjoint = banded_adjoint(
             cell,
             rtol=adjoint.rtol,

@@ -48,13 +48,6 @@ class State(NamedTuple):
     memory: Any
 
 
-class SoFar(NamedTuple):
-    """What the settings of a solve may depend on."""
-
-    loss: jax.Array  # the latest one
-    share: jax.Array  # of the training that is done
-
-
 class Program(NamedTuple):
     """What the compiled functions close over, and the functions."""
 
@@ -97,9 +90,7 @@ class Program(NamedTuple):
 
         def step(state: State, batches: Any, numbers: None, seed: jax.Array) -> State:
             key = fold(seed, state.update)
-            return update(
-                state, summed(state.params, batches, state.carry, key, self.so_far(state))
-            )
+            return update(state, summed(state.params, batches, state.carry, key, state.loss))
 
         return step
 
@@ -135,13 +126,13 @@ class Program(NamedTuple):
     def step(self, state: State, batch: Any, numbers: jax.Array | None, seed: jax.Array) -> State:
         key = jax.random.fold_in(jax.random.key(seed), state.update)
         if self.layout is not None:
-            found = self.weighed(state.params, batch, state.carry, key, self.so_far(state))
+            found = self.weighed(state.params, batch, state.carry, key, state.loss)
             return self.settled(state, found)
         start = None
         if self.recipe.warm:
             time = batch.labels.shape[1]
             start = jax.tree.map(lambda leaf: leaf[numbers, :time], state.memory)
-        found = self.graded(state.params, None, batch, state.carry, key, self.so_far(state), start)
+        found = self.graded(state.params, None, batch, state.carry, key, state.loss, start)
         new = self.updated(state, found)
         memory = jax.tree.map(
             lambda leaf, new_states: leaf.at[numbers, : new_states.shape[1]].set(
@@ -152,7 +143,9 @@ class Program(NamedTuple):
         )
         return new._replace(memory=memory)
 
-    def weighed(self, params: Any, batch: Any, carry: Any, key: jax.Array, latest: SoFar) -> Graded:
+    def weighed(
+        self, params: Any, batch: Any, carry: Any, key: jax.Array, latest: jax.Array
+    ) -> Graded:
         """Loss and gradient on a batch, times what they are means over; of all devices."""
         if self.layout is not None:
             return self.layout.spread(self.graded, params)(params, batch, carry, key, latest)
@@ -170,7 +163,7 @@ class Program(NamedTuple):
         batch: Any,
         carry: Any,
         key: jax.Array,
-        latest: SoFar,
+        latest: jax.Array,
         start: Any = None,
     ) -> Graded:
         """Loss and gradient on a batch; of a device's share of one, times what they are means over.
@@ -178,7 +171,7 @@ class Program(NamedTuple):
         Args:
           params: parameters; their shards, if there is `whole`, which puts these together.
           batch, carry, key: as for the model's loss.
-          latest: the loss before, and how far the training is.
+          latest: the loss before.
           start: states that solves start from.
         """
         size = jax.tree.leaves(batch)[0].shape[0]
@@ -236,7 +229,7 @@ class Program(NamedTuple):
 
     def loss(self, state: State, batch: Any) -> tuple[jax.Array, Outcome, Any]:
         def objective(params: Any) -> tuple[jax.Array, Outcome]:
-            return self.model.loss(params, batch, **self.given(self.so_far(state), state.carry))
+            return self.model.loss(params, batch, **self.given(state.loss, state.carry))
 
         (loss, outcome), gradient = jax.value_and_grad(objective, has_aux=True)(self.usable(state))
         return loss, outcome, gradient
@@ -285,24 +278,17 @@ class Program(NamedTuple):
         return evaluate
 
     def given(
-        self,
-        latest: SoFar | None = None,
-        carry: Any = None,
-        probe: Info | None = None,
-        start: Any = None,
+        self, latest: Any = None, carry: Any = None, probe: Info | None = None, start: Any = None
     ) -> dict:
         """What the model's loss takes beyond parameters, batch and key."""
         found: dict[str, Any] = {}
         if self.solved:
-            solve = self.recipe.settings(*(latest or ()))
+            solve = self.recipe.settings(latest)
             found["solve"] = solve if start is None else solve | {"start": start}
             found["probe"] = probe
         if self.carries and carry is not None:
             found["carry"] = carry
         return found
-
-    def so_far(self, state: State) -> SoFar:
-        return SoFar(state.loss, state.update / max(self.settings.updates - 1, 1))
 
     def begin(self, state: State) -> State:
         if not self.carries:

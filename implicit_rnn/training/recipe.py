@@ -15,13 +15,12 @@ import optax
 from implicit_rnn import sequence, spectral
 from implicit_rnn.cells.base import Cell, Params, State
 from implicit_rnn.training import guard
-from implicit_rnn.training.ranges import COUNT, POSITIVE, UNLIMITED, Range, check_settings
+from implicit_rnn.training.ranges import COUNT, POSITIVE, UNLIMITED, check_settings
 from solvers import Info, Sweeps
 
 RANGES = {
     "rtol": POSITIVE, "tied": POSITIVE, "loosest": POSITIVE, "max_steps": COUNT, "backward": COUNT,
-    "backward_first": Range(3), "bound_scale": POSITIVE, "clip": UNLIMITED, "levels": COUNT,
-    "test_rtol": POSITIVE,
+    "bound_scale": POSITIVE, "clip": UNLIMITED, "levels": COUNT, "test_rtol": POSITIVE,
 }  # fmt: skip
 _MOST_SWEEPS = 100  # in an evaluation, before Newton's method takes over
 
@@ -41,8 +40,6 @@ class Recipe:
       max_steps: of a forward solve.
       backward: the backward solve, as for `implicit_batch`; a number is so many sweeps, after which
         an example whose series grows gets a zero gradient.
-      backward_first: where set, training begins with so many backward sweeps, three or more, and
-        their number grows evenly to `backward`, which then has to be a number.
       bounded: "transform" clips singular values after each update (`spectral.bounded`),
         "reparametrised" divides matrices by their excess norm before use, "none" does neither.
       bound_scale: factor on the cell's own bounds.
@@ -62,7 +59,6 @@ class Recipe:
     method: str = "banded"
     max_steps: int = 50
     backward: int | str | Sweeps = 8
-    backward_first: int | None = None
     bounded: Literal["transform", "reparametrised", "none"] = "transform"
     bound_scale: float = 1.0
     clip: float = 1.0
@@ -77,12 +73,6 @@ class Recipe:
             raise ValueError(
                 f'bounded must be "transform", "reparametrised" or "none", got {self.bounded!r}'
             )
-        first, last = self.backward_first, self.backward
-        if first is not None and not (isinstance(last, int) and last >= first):
-            raise ValueError(
-                f"backward sweeps grow from backward_first to backward, a number that is at least "
-                f"{first}; got {last!r}"
-            )
 
     def exact(self) -> Recipe:
         """The recipe for evaluation: solves to `test_rtol` by the robust cascade."""
@@ -93,7 +83,6 @@ class Recipe:
             method="auto",
             max_steps=300,
             backward="auto",
-            backward_first=None,
             free_sweeps=False,
             levels=1,
         )
@@ -106,21 +95,18 @@ class Recipe:
         """
         return dataclasses.replace(self.exact(), method="banded", max_steps=_MOST_SWEEPS)
 
-    def settings(
-        self, loss: jax.Array | float | None = None, share: jax.Array | float | None = None
-    ) -> dict[str, Any]:
+    def settings(self, loss: jax.Array | float | None = None) -> dict[str, Any]:
         """What `implicit_batch` is to be called with.
 
         Args:
           loss: the latest one, for a tolerance that is tied to it.
-          share: of the training that is done, for a number of backward sweeps that grows.
         """
         rtol: Any = self.rtol
         if self.tied is not None and loss is not None:
             rtol = jnp.clip(self.tied * jnp.asarray(loss), self.rtol, self.loosest)
         backward = self.backward
         if isinstance(backward, int):
-            backward = Sweeps(steps=self._sweeps(backward, share), on_failure="zero")
+            backward = Sweeps(steps=backward, on_failure="zero")
         return {
             "method": self.method,
             "adjoint": backward,
@@ -130,12 +116,6 @@ class Recipe:
             "free_sweeps": self.free_sweeps,
             "levels": self.levels,
         }
-
-    def _sweeps(self, last: int, share: jax.Array | float | None) -> int | jax.Array:
-        if self.backward_first is None or share is None:
-            return last
-        grown = self.backward_first + jnp.asarray(share) * (last - self.backward_first)
-        return jnp.round(grown).astype(jnp.int32)
 
     def usable(self, params: Params, bounds: Any) -> Params:
         """The parameters as a model is to see them: within their bounds, if reparametrised."""
@@ -165,18 +145,17 @@ class Recipe:
         length: jax.Array | None = None,
         start: State | str | None = None,
         loss: jax.Array | float | None = None,
-        share: jax.Array | float | None = None,
         probe: Info | None = None,
     ) -> tuple[State, Info]:
         """The states of a batch `[batch, time, features]`.
 
         Args:
-          loss, share: as for `settings`.
+          loss: the latest one, for a tolerance that is tied to it.
           cell, params, xs, length, start, probe: as for `implicit_batch`.
         """
         params = self.usable(params, self.bounds(cell))
         return sequence.implicit_batch(
-            cell, params, xs, length=length, start=start, probe=probe, **self.settings(loss, share)
+            cell, params, xs, length=length, start=start, probe=probe, **self.settings(loss)
         )
 
     def optimiser(

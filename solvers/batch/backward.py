@@ -39,8 +39,7 @@ class Sweeps(Settings):
       rtol: tolerance.
       steps: take so many sweeps instead (a truncated banded Neumann series). It fails where what is
         left grows from sweep to sweep. Of three and more the residual that is reported is the one
-        before the last sweep: it costs no product of its own. May be an array, also a traced one,
-        of at least three: a number that changes in training is no new program.
+        before the last sweep: it costs no product of its own.
       max_steps: limit, if not truncated.
       on_failure: what an example whose solve fails gets: its best iterate, zero, or NaN.
       rescue: go on by BiCGSTAB, preconditioned by the bands, with the examples that have not
@@ -48,7 +47,7 @@ class Sweeps(Settings):
     """
 
     rtol: float | None = None
-    steps: int | jax.Array | None = None
+    steps: int | None = None
     max_steps: int = 200
     on_failure: OnFailure = "best"
     rescue: bool = False
@@ -57,18 +56,14 @@ class Sweeps(Settings):
         check_policy(self.on_failure)
         require_number("rtol", self.rtol)
         require_count("max_steps", self.max_steps)
-        if self.steps is None:
-            return
-        if not isinstance(self.steps, jax.Array):
+        if self.steps is not None:
             require_count("steps", self.steps, 1)
-        elif self.steps.shape != () or not jnp.issubdtype(self.steps.dtype, jnp.integer):
-            raise TypeError(f"steps must be one integer, got {self.steps.aval}")
-        if self.rescue:
-            raise ValueError("truncated sweeps are what they are: leave out steps, or rescue")
+            if self.rescue:
+                raise ValueError("truncated sweeps are what they are: leave out steps, or rescue")
 
     def adjoint(self) -> Adjoint:
         """What the backward solve is judged by."""
-        steps = self.steps if isinstance(self.steps, int) else self.max_steps
+        steps = self.max_steps if self.steps is None else self.steps
         linear = richardson(self.rtol, max_steps=steps, truncated=self.steps is not None)
         return Adjoint("sweeps", "reverse", linear, self.on_failure)
 
@@ -175,12 +170,7 @@ class TogetherBackward(Settings):
 
 
 def _truncated(
-    matvec: Callable,
-    inverse: Callable,
-    target: Vector,
-    size: jax.Array,
-    sweeps: int | jax.Array,
-    rtol: Any,
+    matvec: Callable, inverse: Callable, target: Vector, size: jax.Array, sweeps: int, rtol: Any
 ) -> tuple[Vector, Info]:
     """A fixed number of sweeps. In a row, not a loop, XLA linearises anew in every one of them."""
 
@@ -193,9 +183,8 @@ def _truncated(
         return add(w, inverse(rest)), residual, norm(rest)
 
     start = inverse(target), size, size
-    short = isinstance(sweeps, int) and sweeps < 3
-    sweeps = sweeps if isinstance(sweeps, int) else jnp.maximum(sweeps, 3)
     w, before, residual = lax.fori_loop(0, sweeps - 1, sweep, start)
+    short = sweeps < 3
     if short:
         before, residual = residual, norm(subtract(target, matvec(w)))
     before, residual = relative(before, size), relative(residual, size)

@@ -134,35 +134,6 @@ def test_truncated_sweeps_approach_the_gradient():
         assert errors[0] > 4 * errors[1] > 16 * errors[2]
 
 
-def test_a_number_of_sweeps_may_be_traced():
-    with jax.enable_x64(True):
-        theta, x0 = problem()
-
-        def gradient(steps, probe):
-            def loss(theta, probe):
-                backward = Sweeps(steps=steps, on_failure="zero")
-                x, _ = solvers.lockstep(
-                    sweep, theta, x0, backward=backward, probe=probe, in_axes=(None, 1)
-                )
-                return jnp.sum(x)
-
-            return jax.grad(loss, (0, 1))(theta, probe)
-
-        probe, traced = solvers.adjoint_probe((BATCH,)), jax.jit(gradient)
-        for steps in (3, 5):
-            fixed = jax.jit(partial(gradient, steps))(probe)
-            jax.tree.map(
-                partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12),
-                traced(jnp.int32(steps), probe),
-                fixed,
-            )
-            np.testing.assert_array_equal(fixed[1].steps, steps)
-        np.testing.assert_array_equal(traced(jnp.int32(1), probe)[1].steps, 3)
-        assert traced._cache_size() == 1
-    with pytest.raises(TypeError, match="one integer"):
-        Sweeps(steps=jnp.float32(3))
-
-
 def test_free_sweeps_are_two_more_than_met_the_tolerance():
     with jax.enable_x64(True):
         theta, x0 = problem()

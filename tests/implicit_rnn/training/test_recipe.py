@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from implicit_rnn import cells, models, spectral, training
+from implicit_rnn import cells, spectral
 from implicit_rnn.experiments.walk.task import biased_walk
 from implicit_rnn.training import Recipe
 
@@ -94,36 +91,3 @@ def test_tolerance_follows_the_loss_between_its_limits():
     assert steps[0] < steps[1] < steps[2]
     with pytest.raises(ValueError, match="bounded"):
         Recipe(bounded="clipped")
-
-
-def test_backward_sweeps_grow_evenly_from_the_first_update_to_the_last():
-    recipe = Recipe(backward=7, backward_first=3)
-    sweeps = [int(recipe.settings(share=share)["adjoint"].steps) for share in (0.0, 0.5, 1.0)]
-    assert sweeps == [3, 5, 7]
-    assert recipe.settings()["adjoint"].steps == 7  # where nobody says how far training is
-    assert recipe.exact().settings(share=0.5)["adjoint"] == "auto"
-    with pytest.raises(ValueError, match="backward_first must be at least 3"):
-        Recipe(backward_first=2)
-    for backward in ("auto", 4):
-        with pytest.raises(ValueError, match="from backward_first to backward"):
-            Recipe(backward=backward, backward_first=5)
-
-
-def test_a_training_grows_its_backward_sweeps(tmp_path):
-    walks = biased_walk(0, 16, max_length=8)
-    source = training.labelled(walks)
-    task = SimpleNamespace(
-        splits={"train": source, "valid": source, "test": source}, metric="error"
-    )
-    network = models.tagger(models.encoder("igru", 4), input_size=16, labels=2)
-    settings = training.TrainingSettings(updates=5, batch=8, log_every=1, evaluate_every=5)
-    training.train(
-        task,
-        network,
-        recipe=Recipe(backward=7, backward_first=3),
-        settings=settings,
-        folder=tmp_path / "run",
-    )
-    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    sweeps = [line["backward_steps"] for line in lines if "backward_steps" in line]
-    assert sweeps == [3, 4, 5, 6, 7]
