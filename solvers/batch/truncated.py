@@ -14,7 +14,7 @@ from jax import lax
 from solvers.info import Info
 from solvers.mesh import constant
 from solvers.space import Space, Vector, add, ratio, subtract
-from solvers.verdict import of_remainder, recheck, relative
+from solvers.verdict import of_remainder, relative
 
 SPACE = Space(batch_axis=1)
 
@@ -28,7 +28,7 @@ def plain(
     costs no product of its own.
 
     Args:
-      matvec, inverse: products with the matrix, of order one, and with what is known of its inverse.
+      matvec, inverse: products with the matrix, of order one, and with the inverse of its bands.
       target, size: the right-hand side, of order one, and its norm.
       sweeps: how many. In a row, not a loop, XLA would linearise anew in every one of them.
     """

@@ -183,7 +183,7 @@ def test_an_example_that_fails_gets_no_free_sweep():
 
 
 def dense(scale):
-    """Of the start: `(I - J)^T`, the inverse of its bands, a cotangent, and what `w` is to inputs."""
+    """Of the start: `(I - J)^T`, the inverse of its bands, a cotangent, and inputs by `w`."""
     theta, x0 = problem(scale)
     jacobian = jax.jacobian(lambda x: sweep(theta, x)[0])(x0).reshape(x0.size, x0.size)
     band = np.zeros(jacobian.shape)
