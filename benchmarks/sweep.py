@@ -26,6 +26,7 @@ import implicit_rnn
 import solvers
 from benchmarks import implicit_layer, report, timing
 from implicit_rnn import cells
+from implicit_rnn.sequence.equation import batch_equation, equation_sweep
 from implicit_rnn.training import Recipe
 
 SHAPE = (32, 40, 200)  # batch, time, width
@@ -153,6 +154,39 @@ def floor(rounds: int) -> dict[str, float]:
     }
 
 
+def kernels() -> dict[str, int]:
+    """Of how many kernels and loops the compiled steps consist: compilation takes as long as these.
+
+    At (20, 40, 200), fresh weights. Aside: the kernels of a band solve and of an evaluation with
+    one, of which the step has several copies.
+    """
+    cell, params, xs = implicit_layer.problem(20, 40, 200, implicit_layer.WEIGHTS[0])
+    steps = implicit_layer.steps_of(cell, params, xs)
+    equation = batch_equation(cell, params, jnp.swapaxes(xs, 0, 1), jnp.full(xs.shape[0], 40))
+    states = jnp.zeros((*xs.shape[1::-1], cell.hidden_size))
+    evaluate = equation_sweep(cell)
+    bands = evaluate(equation, states)[1]
+
+    def swept(equation: Any, states: jax.Array) -> jax.Array:
+        image, bands = evaluate(equation, states)
+        return solvers.bands.splitting_inverse(bands)(image - states)
+
+    programs = {
+        "step": steps["ours, recipe"],
+        "peer": steps["flax bidirectional lstm"],
+        "evaluation_and_band_solve": (jax.jit(swept), (equation, states)),
+        "band_solve": (
+            jax.jit(lambda bands, v: solvers.bands.splitting_inverse(bands)(v)), (bands, states)
+        ),
+    }  # fmt: skip
+    found = {}
+    for name, (program, arguments) in programs.items():
+        text = program.lower(*arguments).compile().as_text()
+        found[f"kernels, {name}"] = text.count(" fusion(") + text.count(" dot(")
+        found[f"loops, {name}"] = text.count(" while(")
+    return found
+
+
 def compilation() -> dict[str, float]:
     """Seconds that the implicit GRU of `make run` is traced, lowered and compiled for."""
     with tempfile.TemporaryDirectory() as folder:
@@ -181,10 +215,12 @@ def main() -> None:
     result = report.environment(command, ["jax", "jaxlib", "flax"])
     result |= {"sweep": sweeps(arguments.rounds), "plain": plain(arguments.rounds)}
     result |= {"floor": floor(arguments.rounds), "compilation": compilation()}
+    result["kernels"] = kernels()
     report.show("vmap(implicit), B=20, T=40, d=200", result["plain"])
     report.show("a backward sweep, and the compilation of a run", [
         {"name": what, "value": value}
-        for part in ("sweep", "floor", "compilation") for what, value in result[part].items()
+        for part in ("sweep", "floor", "compilation", "kernels")
+        for what, value in result[part].items()
     ])  # fmt: skip
     report.write("sweep", result)
 

@@ -40,6 +40,8 @@ class Recipe:
       max_steps: of a forward solve.
       backward: the backward solve, as for `implicit_batch`; a number is so many sweeps, after which
         an example whose series grows gets a zero gradient.
+      extrapolated: of so many backward sweeps, the best combination (`Sweeps`) in place of the
+        last, in lockstep.
       bounded: "transform" clips singular values after each update (`spectral.bounded`),
         "reparametrised" divides matrices by their excess norm before use, "none" does neither.
       bound_scale: factor on the cell's own bounds.
@@ -58,7 +60,8 @@ class Recipe:
     loosest: float = 0.4
     method: str = "banded"
     max_steps: int = 50
-    backward: int | str | Sweeps = 8
+    backward: int | str | Sweeps = 6
+    extrapolated: bool = True
     bounded: Literal["transform", "reparametrised", "none"] = "transform"
     bound_scale: float = 1.0
     clip: float = 1.0
@@ -106,7 +109,8 @@ class Recipe:
             rtol = jnp.clip(self.tied * jnp.asarray(loss), self.rtol, self.loosest)
         backward = self.backward
         if isinstance(backward, int):
-            backward = Sweeps(steps=backward, on_failure="zero")
+            best = self.extrapolated and backward > 1
+            backward = Sweeps(steps=backward, extrapolated=best, on_failure="zero")
         return {
             "method": self.method,
             "adjoint": backward,

@@ -76,9 +76,9 @@ def _tied(
     else:
         image = _guarded(spec, operands, quiet)
     if spec.finish is not None:
-        better, info = lax.stop_gradient(spec.finish(extras[2], operands, x, image, info))
+        better, info = lax.stop_gradient(spec.finish(extras[2], operands, quiet, image, info))
         # A constant is added to it: the derivative stays that of the solution, to every order.
-        value = add(value, lax.stop_gradient(subtract(better, x)))
+        value = add(value, lax.stop_gradient(subtract(better, quiet)))
     arguments = (_silent(operands), quiet, image, value, info.status, memory, extras[1], probe)
     return _hook(spec, *arguments), info
 

@@ -17,18 +17,16 @@ from solvers.adjoint.closure import Map
 from solvers.adjoint.system import System, transposed_solve
 from solvers.bands import splitting_inverse
 from solvers.batch.rows import Rows, in_groups
+from solvers.batch.truncated import SPACE, extrapolated, norm, plain
 from solvers.fixed_point.forward import combine
 from solvers.info import Info
 from solvers.linear import bicgstab
 from solvers.linear.base import LinearProblem, LinearSolver
 from solvers.linear.richardson import Richardson, richardson
 from solvers.linear.solve import OnFailure, check_policy
-from solvers.mesh import constant
 from solvers.settings import Settings, require_count, require_number
-from solvers.space import Space, Vector, add, cast_like, subtract, zeros_like
-from solvers.verdict import Stop, of_remainder, recheck, relative
-
-SPACE = Space(batch_axis=1)
+from solvers.space import Vector, cast_like, subtract, zeros_like
+from solvers.verdict import Stop, recheck
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +38,9 @@ class Sweeps(Settings):
       steps: take so many sweeps instead (a truncated banded Neumann series). It fails where what is
         left grows from sweep to sweep. Of three and more the residual that is reported is the one
         before the last sweep: it costs no product of its own.
+      extrapolated: of truncated sweeps: in place of their sum, the combination of them that leaves
+        the least residual, and the last sweep from there. The products are the same; memory for
+        `steps` vectors.
       max_steps: limit, if not truncated.
       on_failure: what an example whose solve fails gets: its best iterate, zero, or NaN.
       rescue: go on by BiCGSTAB, preconditioned by the bands, with the examples that have not
@@ -48,6 +49,7 @@ class Sweeps(Settings):
 
     rtol: float | None = None
     steps: int | None = None
+    extrapolated: bool = False
     max_steps: int = 200
     on_failure: OnFailure = "best"
     rescue: bool = False
@@ -60,6 +62,8 @@ class Sweeps(Settings):
             require_count("steps", self.steps, 1)
             if self.rescue:
                 raise ValueError("truncated sweeps are what they are: leave out steps, or rescue")
+        if self.extrapolated and (self.steps is None or self.steps < 2):
+            raise ValueError(f"extrapolated takes steps of 2 or more, got {self.steps}")
 
     def adjoint(self) -> Adjoint:
         """What the backward solve is judged by."""
@@ -135,10 +139,12 @@ class TogetherBackward(Settings):
         """`matvec(w) = rhs` by sweeps `w <- w + inverse(rhs - matvec(w))`."""
         unit = SPACE.unit(rhs)
         target = SPACE.scale(1 / unit, rhs)
-        size = SPACE.norm(target)
+        size = norm(target)
         rtol = richardson(self.settings.rtol).tolerance(rhs)
         if self.settings.steps is not None:
-            w, info = _truncated(matvec, inverse, target, size, self.settings.steps, rtol)
+            series = extrapolated if self.settings.extrapolated else plain
+            w, info = series(matvec, inverse, target, size, self.settings.steps)
+            info = info._replace(status=recheck(info.status, info.residual, rtol))
             return SPACE.scale(unit, SPACE.finite(w)), info
         problem = LinearProblem(lambda y: matvec(inverse(y)), None, target, size, SPACE)
         stop = Stop(rtol, 0.0, self.settings.max_steps)
@@ -167,28 +173,3 @@ class TogetherBackward(Settings):
             return jax.vmap(solve, axes, (1, 0))(rows.take(operands, index), at, c, w, before)
 
         return in_groups(some, *result, axis=1)
-
-
-def _truncated(
-    matvec: Callable, inverse: Callable, target: Vector, size: jax.Array, sweeps: int, rtol: Any
-) -> tuple[Vector, Info]:
-    """A fixed number of sweeps. In a row, not a loop, XLA linearises anew in every one of them."""
-
-    def norm(rest: Vector) -> jax.Array:  # the target is of order one: squares are in range
-        return jnp.sqrt(SPACE.dot(*lax.stop_gradient((rest, rest))))
-
-    def sweep(_: jax.Array, carry: tuple) -> tuple:
-        w, _, residual = carry
-        rest = subtract(target, matvec(w))
-        return add(w, inverse(rest)), residual, norm(rest)
-
-    start = inverse(target), size, size
-    w, before, residual = lax.fori_loop(0, sweeps - 1, sweep, start)
-    short = sweeps < 3
-    if short:
-        before, residual = residual, norm(subtract(target, matvec(w)))
-    before, residual = relative(before, size), relative(residual, size)
-    # What is left may exceed what was there at first and still be on its way down.
-    status = recheck(of_remainder(residual / jnp.maximum(before, 1), 0.0), residual, rtol)
-    steps = constant(sweeps, jnp.isnan(size).astype(jnp.int32))  # on the devices of the batch
-    return w, Info(steps, residual, status, steps if short else steps - 1)

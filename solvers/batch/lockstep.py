@@ -167,7 +167,7 @@ class Finish(Settings):
         sizes = SPACE.norms(x, image, gap)
         bands = self.sweep(self.f.theta(operands), x)[1]
         step = splitting_inverse(bands)(gap)
-        usable = info.converged & jnp.isfinite(SPACE.norm(step))
+        usable = info.converged & SPACE.all(jax.tree.map(jnp.isfinite, step))
         residual = relative(sizes[2], jnp.maximum(sizes[0], sizes[1]))
         info = info._replace(
             steps=info.steps + jnp.where(info.converged, 1, 0) + usable,

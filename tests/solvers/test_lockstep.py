@@ -182,8 +182,22 @@ def test_an_example_that_fails_gets_no_free_sweep():
         np.testing.assert_array_equal(info.residual, told.residual)
 
 
-def truncated(scale, steps, policy="zero"):
-    """The gradient by so many sweeps at a given point, what the probe saw, and the dense truth."""
+def dense(scale):
+    """Of the start: `(I - J)^T`, the inverse of its bands, a cotangent, and inputs by `w`."""
+    theta, x0 = problem(scale)
+    jacobian = jax.jacobian(lambda x: sweep(theta, x)[0])(x0).reshape(x0.size, x0.size)
+    band = np.zeros(jacobian.shape)
+    step = BATCH * WIDTH
+    for row in range(step, x0.size):
+        band[row, row - step] = theta[0]["keep"][row % WIDTH]
+    inverse = np.linalg.inv(np.eye(x0.size) - band).T
+    cotangent = np.cos(np.arange(x0.size))
+    pull = jax.vjp(lambda inputs: sweep((theta[0], inputs), x0)[0], theta[1])[1]
+    return (np.eye(x0.size) - jacobian).T, inverse, cotangent, pull
+
+
+def truncated(scale, steps, policy="zero", extrapolated=False):
+    """The gradient by so many sweeps at a given point, and what the probe saw."""
     (weights, inputs), x0 = problem(scale)
     cotangent = jnp.cos(jnp.arange(x0.size)).reshape(x0.shape)
 
@@ -193,7 +207,7 @@ def truncated(scale, steps, policy="zero"):
             sweep,
             theta,
             x0,
-            backward=Sweeps(steps=steps, on_failure=policy),
+            backward=Sweeps(steps=steps, extrapolated=extrapolated, on_failure=policy),
             probe=probe,
             in_axes=(None, 1),
             max_steps=1,
@@ -202,36 +216,86 @@ def truncated(scale, steps, policy="zero"):
         return jnp.sum(cotangent * x)
 
     run = jax.jit(jax.grad(loss, (0, 1)))
-    gradient, seen = run((weights, inputs), solvers.adjoint_probe((BATCH,)))
-    jacobian = jax.jacobian(lambda x: sweep((weights, inputs), x)[0])(x0)
-    dense = np.asarray(jacobian).reshape(x0.size, x0.size)
-    band = np.zeros_like(dense)
-    step = BATCH * WIDTH
-    for row in range(step, x0.size):
-        band[row, row - step] = weights["keep"][row % WIDTH]
-    inverse = np.linalg.inv(np.eye(x0.size) - band).T
-    matrix, g = (np.eye(x0.size) - dense).T, np.asarray(cotangent).ravel()
+    return run((weights, inputs), solvers.adjoint_probe((BATCH,)))
+
+
+def lengths(vector):
+    """The norm of every example."""
+    return np.linalg.norm(np.reshape(vector, (TIME, BATCH, WIDTH)), axis=(0, 2))
+
+
+def remainders(scale, steps):
+    """What sweeps leave of the cotangent, example by example."""
+    matrix, inverse, g, _ = dense(scale)
     w, residuals = inverse @ g, [g]
     for _ in range(steps):
         residuals.append(g - matrix @ w)
         w = w + inverse @ residuals[-1]
-    norms = [np.linalg.norm(r.reshape(x0.shape), axis=(0, 2)) for r in residuals]
-    return gradient, seen, np.stack(norms) / norms[0]
+    norms = np.stack([lengths(r) for r in residuals])
+    return norms / norms[0]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_truncated_sweeps_report_what_is_left_and_fail_only_where_it_grows(steps):
     with jax.enable_x64(True):
         known = steps if steps < 3 else steps - 1  # sweeps whose residual is known for free
-        gradient, seen, left = truncated(0.5, steps)
+        gradient, seen = truncated(0.5, steps)
+        left = remainders(0.5, steps)
         np.testing.assert_allclose(seen.residual, left[known], rtol=1e-5)
         assert np.all(seen.status == solvers.Status.MAX_STEPS)
         assert np.all(jnp.abs(gradient[1]).sum(axis=(0, 2)) > 0)
-        gradient, seen, left = truncated(8.0, steps)
+        gradient, seen = truncated(8.0, steps)
+        left = remainders(8.0, steps)
         grows = left[known] > np.maximum(left[known - 1], 1)
         assert grows.any()
         np.testing.assert_array_equal(seen.status == solvers.Status.DIVERGED, grows)
         np.testing.assert_array_equal(jnp.abs(gradient[1]).sum(axis=(0, 2)) == 0, grows)
+
+
+@pytest.mark.parametrize("steps", [2, 4, 6])
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_extrapolated_sweeps_leave_the_least_residual_of_all_combinations(scale, steps):
+    with jax.enable_x64(True):
+        gradient, seen = truncated(scale, steps, "best", extrapolated=True)
+        matrix, inverse, g, pull = dense(scale)
+        sweeps = [g]
+        for _ in range(steps - 1):
+            sweeps.append(sweeps[-1] - matrix @ (inverse @ sweeps[-1]))
+        rows = np.stack(sweeps).reshape(steps, TIME, BATCH, WIDTH)
+        rhs, left = np.zeros((TIME, BATCH, WIDTH)), np.zeros((TIME, BATCH, WIDTH))
+        for example in range(BATCH):
+            r = rows[:, :, example].reshape(steps, -1)
+            weights = np.linalg.lstsq((r[:-1] - r[1:]).T, r[0], rcond=None)[0]
+            rest = r[0] - weights @ (r[:-1] - r[1:])
+            left[:, example] = rest.reshape(TIME, WIDTH)
+            rhs[:, example] = (rest + weights @ r[:-1]).reshape(TIME, WIDTH)
+        expected = pull(jnp.asarray(inverse @ rhs.ravel()).reshape(left.shape))[0]
+        np.testing.assert_allclose(gradient[1], expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(seen.residual, lengths(left) / lengths(g), rtol=1e-6)
+        np.testing.assert_array_equal(seen.steps, steps)
+        np.testing.assert_array_equal(seen.evaluations, steps - 1)
+
+
+def test_extrapolated_sweeps_fail_where_the_last_one_may_leave_more_than_there_was():
+    with jax.enable_x64(True):
+        gradient, seen = truncated(8.0, 3, extrapolated=True)
+        failed = seen.status == solvers.Status.DIVERGED
+        assert failed.any()
+        np.testing.assert_array_equal(jnp.abs(gradient[1]).sum(axis=(0, 2)) == 0, failed)
+        assert np.all(seen.residual <= 1)
+
+
+def test_extrapolated_sweeps_find_what_few_sweeps_span():
+    """All of the space, which is exact: further sweeps add nothing, and divide by no zero."""
+    with jax.enable_x64(True):
+        matrix, _, g, pull = dense(0.5)
+        exact = pull(jnp.linalg.solve(matrix, g).reshape(TIME, BATCH, WIDTH))[0]
+        for steps in (TIME * WIDTH, TIME * WIDTH + 5):
+            gradient, seen = truncated(0.5, steps, extrapolated=True)
+            assert np.all(seen.residual < 1e-8)
+            np.testing.assert_allclose(gradient[1], exact, rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match="steps of 2 or more"):
+        Sweeps(extrapolated=True)
 
 
 def test_hessian_vector_product_is_right():
