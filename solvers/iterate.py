@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.info import Info, Status
-from solvers.mesh import alike, on_explicit_mesh, opaque, settled, while_loop
+from solvers.mesh import alike, on_explicit_mesh, opaque, placed_alike, settled, while_loop
 from solvers.settings import Settings
 from solvers.space import Space, Vector
 from solvers.verdict import Record, Stop, judge, open_record
@@ -112,8 +112,9 @@ def begin(task: Task) -> Loop:
     kept = None
     if task.keep:
         kept = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(task.keep)), best)
-    loop = Loop(state, best, record, kept)
-    return loop if space.batch_axis is not None else alike(loop, record.best_residual)
+    if space.batch_axis is not None:
+        return Loop(state, best, placed_alike(record, record.best_residual), kept)
+    return alike(Loop(state, best, record, kept), record.best_residual)
 
 
 def advance(task: Task, loop: Loop) -> Loop:

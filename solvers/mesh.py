@@ -37,15 +37,33 @@ def on_explicit_mesh() -> bool:
 
 
 def placed_like(tree: Any, shapes: Any) -> Any:
-    """`tree`, on a mesh with explicit axes, spread over it as the image of the map is."""
+    """`tree`, on a mesh with explicit axes, spread over it as arrays or their shapes are."""
     if not on_explicit_mesh():
         return tree
 
     def placed(leaf: jax.Array, shape: Any) -> jax.Array:
-        here, there = (jax.typeof(leaf).sharding, shape.sharding)
-        return leaf if there is None or here.spec == there.spec else jax.reshard(leaf, there.spec)
+        there = jax.typeof(shape).sharding if isinstance(shape, jax.Array) else shape.sharding
+        if there is None or jax.typeof(leaf).sharding.spec == there.spec:
+            return leaf
+        return jax.reshard(leaf, there.spec)
 
     return jax.tree.map(placed, tree, shapes)
+
+
+def placed_alike(tree: Any, like: jax.Array) -> Any:
+    """`tree`, on a mesh with explicit axes, whose leaves of one shape are all spread as `like`."""
+    if not on_explicit_mesh():
+        return tree
+    return jax.tree.map(
+        lambda leaf: placed_like(leaf, like) if leaf.shape == like.shape else leaf, tree
+    )
+
+
+def dealt_like(leaf: jax.Array, whole: jax.Array) -> jax.Array:
+    """`leaf`, `[batch]`, on a mesh with explicit axes, spread over it as rows of `whole` are."""
+    if not on_explicit_mesh():
+        return leaf
+    return jax.reshard(leaf, jax.sharding.PartitionSpec(jax.typeof(whole).sharding.spec[0]))
 
 
 def alike(carry: Any, like: jax.Array) -> Any:

@@ -147,7 +147,7 @@ def boundary_states(
 
 def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
     """`x @ weights + bias` as one product: a sum of its own would pass over the result again."""
-    ones = jnp.ones((*x.shape[:-1], 1), x.dtype)
+    ones = jnp.ones_like(x[..., :1])
     return product(jnp.concatenate([x, ones], axis=-1), jnp.concatenate([weights, bias[None]]))
 
 

@@ -25,13 +25,13 @@ Precision = Any  # as `jax.default_matmul_precision` takes it
 def product(x: jax.Array, weights: jax.Array) -> jax.Array:
     """`x @ weights` with all leading axes of `x` made one: its gradient is then a plain product."""
     dtype = jnp.result_type(x, weights)
-    rows, weights = x.reshape(-1, x.shape[-1]).astype(dtype), weights.astype(dtype)
+    x, weights = x.astype(dtype), weights.astype(dtype)
     if on_explicit_mesh():  # axes that are spread over devices are not to be merged
-        found = rows @ weights
-    else:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        varied = vary_with(rows, weights), vary_with(weights, rows)
-        found = _rows_times_p.bind(*varied, precision=precision)
+        return x @ weights
+    rows = x.reshape(-1, x.shape[-1])
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    varied = vary_with(rows, weights), vary_with(weights, rows)
+    found = _rows_times_p.bind(*varied, precision=precision)
     return found.reshape(*x.shape[:-1], weights.shape[-1])
 
 

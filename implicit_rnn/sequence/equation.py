@@ -13,6 +13,7 @@ from implicit_rnn.cells.base import Cell, Params, State, cast, common_dtype, nei
 from implicit_rnn.cells.scan import masked_scan
 from implicit_rnn.sequence.unroll import checked
 from solvers.bands import Bands, splitting_inverse
+from solvers.mesh import placed_like
 
 
 class Equation(NamedTuple):
@@ -71,7 +72,8 @@ def extended(cell: Cell, equation: Equation, states: State) -> State:
     def extend(leaf: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
         body = jnp.where(mask(equation, leaf), leaf, after)
         edges = [
-            jnp.broadcast_to(e, (n, *leaf.shape[1:])) for e, n in ((before, back), (after, ahead))
+            placed_like(jnp.broadcast_to(e, (n, *leaf.shape[1:])), body)
+            for e, n in ((before, back), (after, ahead))
         ]
         return jnp.concatenate([edges[0], body, edges[1]])
 

@@ -25,6 +25,7 @@ from implicit_rnn.sequence.fit import explains_misfits
 from solvers import Info, linear
 from solvers.adjoint import Adjoint
 from solvers.iterate import Method
+from solvers.mesh import dealt_like
 
 _CHEAP = 30  # sweeps before Newton's method takes over
 _MOST_NEWTON = 50  # Newton steps for each; sweeps have brought it near, or nothing will
@@ -136,6 +137,7 @@ def implicit_batch(
     length = jnp.full(xs.shape[0], xs.shape[1]) if length is None else jnp.asarray(length)
     if length.shape != xs.shape[:1]:
         raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
+    length = dealt_like(length, xs)
     tolerances = {"rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe}
     inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
     xs = jnp.where(inside, xs, 0)

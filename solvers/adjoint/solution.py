@@ -189,7 +189,7 @@ def _blank(function: Callable, *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(shapes)
     types = traced.out_avals
     blanks = [vary_with(jnp.zeros(s.shape, s.dtype), t) for s, t in zip(leaves, types, strict=True)]
-    return jax.tree.unflatten(structure, blanks)
+    return jax.tree.unflatten(structure, placed_like(blanks, types))
 
 
 @compiled

@@ -16,7 +16,7 @@ from solvers.adjoint import Adjoint
 from solvers.adjoint.closure import Map
 from solvers.adjoint.system import System, transposed_solve
 from solvers.bands import splitting_inverse
-from solvers.batch.rows import Rows, in_groups
+from solvers.batch.rows import Rows, in_groups, taken
 from solvers.batch.truncated import SPACE, extrapolated, norm, plain
 from solvers.fixed_point.forward import combine
 from solvers.info import Info
@@ -167,8 +167,8 @@ class TogetherBackward(Settings):
             )
             return w, combine(before, later)
 
-        def some(index: jax.Array, w: Vector, before: Info) -> tuple[Vector, Info]:
-            at, c = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=1), (x, rhs))
+        def some(index: jax.Array | None, w: Vector, before: Info) -> tuple[Vector, Info]:
+            at, c = taken((x, rhs), index, 1)
             axes = (rows.in_axes, 1, 1, 1, 0)
             return jax.vmap(solve, axes, (1, 0))(rows.take(operands, index), at, c, w, before)
 

@@ -148,7 +148,7 @@ class Together(Settings):
             x, later = iterate.run(iterate.Task(newton, problem, x, stop))
             return x, combine(before, later)
 
-        def some(index: jax.Array, x: Vector, before: Info) -> tuple[Vector, Info]:
+        def some(index: jax.Array | None, x: Vector, before: Info) -> tuple[Vector, Info]:
             axes = (rows.in_axes, 1, 0)
             return jax.vmap(solve, axes, (1, 0))(rows.take(operands, index), x, before)
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from solvers.adjoint.closure import Frame, Map
 from solvers.info import Info, Status
-from solvers.mesh import while_loop
+from solvers.mesh import on_explicit_mesh, while_loop
 from solvers.settings import Settings
 from solvers.space import Space, Tree, Vector
 
@@ -52,9 +52,9 @@ class Rows(Settings):
         return frame.join(self.take((frame.arrays(theta), []), 0)[0])
 
     def take(self, operands: tuple, index: Any) -> tuple:
-        """The operands of some examples, or of one."""
+        """The operands of some examples, or of one; None: of all."""
         arrays = [
-            leaf if axis is None else jnp.take(leaf, index, axis=axis)
+            leaf if axis is None else taken(leaf, index, axis)
             for leaf, axis in zip(operands[0], self.axes, strict=True)
         ]
         return arrays, operands[1]
@@ -135,8 +135,15 @@ def batch_size(x0: Tree, axis: int = 0) -> int:
     return sizes.pop()
 
 
+def taken(tree: Tree, index: Any, axis: int) -> Tree:
+    """Some examples, or one; None: all of them."""
+    if index is None:
+        return tree
+    return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=axis), tree)
+
+
 def in_groups(
-    solve: Callable[[jax.Array, Vector, Info], tuple[Vector, Info]],
+    solve: Callable[[jax.Array | None, Vector, Info], tuple[Vector, Info]],
     value: Vector,
     info: Info,
     *,
@@ -146,22 +153,26 @@ def in_groups(
     """Solves again what has not converged, a few at a time: the cost goes with their number.
 
     Args:
-      solve: `(numbers, values, Info) -> (values, Info)` for a few examples.
+      solve: `(numbers, values, Info) -> (values, Info)` for a few examples; for all, without
+        numbers.
       value: of the whole batch, with examples along `axis`.
       info: of the whole batch.
       axis: of the examples.
       most: how many make a group.
     """
-    pending = ~info.converged
+    pending, space = ~info.converged, Space(axis)
+    if on_explicit_mesh():  # examples that lie on devices of their own are not to be sorted
+        found, later = solve(None, value, info)
+        info = jax.tree.map(lambda new, old: jnp.where(pending, new, old), later, info)
+        return space.where(pending, found, value), info
     batch, few = pending.size, min(most, pending.size)
     order = jnp.argsort(~pending, stable=True)  # those first
-    space = Space(axis)
 
     def body(carry: tuple) -> tuple:
         done, value, info = carry
         place = jnp.minimum(done, batch - few) + jnp.arange(few)
         index = order[place]
-        part = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=axis), value)
+        part = taken(value, index, axis)
         before = jax.tree.map(lambda leaf: leaf[index], info)
         found, later = solve(index, part, before)
         new = pending[index] & (place >= done)

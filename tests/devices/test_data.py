@@ -96,6 +96,33 @@ def test_a_table_is_sharded_by_a_rule_with_its_moments(kind):
     assert sharded.evaluate(found, train) == pytest.approx(alone.evaluate(expected, train), 1e-5)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_batch_that_is_spread_is_solved_as_on_one_device(kind):
+    cell = cells.igru(4)
+    params = cell.init(jax.random.key(0), 3)
+    xs = jax.random.normal(jax.random.key(1), (8, 5, 3))
+    recipe = training.Recipe()
+
+    def loss(params, xs, solve):
+        states, info = solve(params, xs)
+        return jnp.sum(jnp.cos(states)), info
+
+    for solve in (
+        lambda params, xs: implicit_rnn.implicit_batch(cell, params, xs, rtol=1e-5),
+        lambda params, xs: recipe.solve(cell, params, xs),
+    ):
+        run = jax.jit(jax.value_and_grad(lambda p, x, solve=solve: loss(p, x, solve), has_aux=True))
+        (value, info), gradient = run(params, xs)
+        mesh = jax.make_mesh((8,), ("batch",), (kind,))
+        with jax.set_mesh(mesh):
+            spread = jax.device_put(xs, NamedSharding(mesh, P("batch")))
+            (found, told), other = run(params, spread)
+        np.testing.assert_allclose(found, value, rtol=1e-5)
+        np.testing.assert_array_equal(told.steps, info.steps)
+        assert np.all(told.converged)
+        same(other, gradient)
+
+
 def test_an_ensemble_trains_inside_shard_map():
     one = parts(ONE)
     batch = batches(one)[0]
