@@ -138,7 +138,43 @@ def advance(task: Task, loop: Loop) -> Loop:
 
 def resume(task: Task, loop: Loop) -> Loop:
     """Advances `loop` until it ends."""
-    return while_loop(lambda loop: jnp.any(loop.running), lambda loop: advance(task, loop), loop)
+    pack, unpack = packing(loop, loop.running.shape)
+    last = while_loop(
+        lambda carry: jnp.any(unpack(carry).running),
+        lambda carry: pack(advance(task, unpack(carry))),
+        pack(loop),
+    )
+    return unpack(last)
+
+
+def packing(tree: Any, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
+    """How to put all leaves of a shape, by dtypes, into one array each, and how to take them out.
+
+    For a small problem a step takes the time in which its kernels are started. Scalars by
+    themselves are a kernel or two each.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        if leaf.shape == shape:
+            places.setdefault(leaf.dtype, []).append(place)
+    taken = {place for group in places.values() for place in group}
+
+    def pack(tree: Any) -> tuple:
+        leaves = jax.tree.leaves(tree)
+        others = [leaf for place, leaf in enumerate(leaves) if place not in taken]
+        return [jnp.stack([leaves[place] for place in group]) for group in places.values()], others
+
+    def unpack(packed: tuple) -> Any:
+        arrays, others = packed
+        rest = iter(others)
+        found = [None if place in taken else next(rest) for place in range(len(leaves))]
+        for array, group in zip(arrays, places.values(), strict=True):
+            for place, leaf in zip(group, array, strict=True):
+                found[place] = leaf
+        return jax.tree.unflatten(structure, found)
+
+    return pack, unpack
 
 
 def resume_batch(
