@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.mesh import opaque
+from solvers.mesh import spread_alike, while_loop
 
 Tree = Any
 Vector = Any  # a tree whose leaves have the working precision
@@ -51,16 +51,15 @@ class Space(NamedTuple):
         return self.products((u, v))[0]
 
     def products(self, *pairs: tuple[Vector, Vector]) -> list[jax.Array]:
-        """Several inner products, in one pass; over a mesh, added up together."""
-        columns = [zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True) for u, v in pairs]
-        return self._sums([[a * b for a, b in column] for column in columns])
-
-    def _sums(self, trees: list[list[jax.Array]]) -> list[jax.Array]:
-        """Of each of several trees, alike, the sum of all entries (of an example)."""
-        parts = [sums(self._others(leaves[0].ndim), *leaves) for leaves in zip(*trees, strict=True)]
-        found = [sum(column[1:], column[0]) for column in zip(*parts, strict=True)]
-        found = found or [jnp.zeros((), jnp.float32)] * len(trees)
-        return found if self.mesh_axis is None else list(lax.psum(jnp.stack(found), self.mesh_axis))
+        """Several inner products: over a mesh, added up together."""
+        found = []
+        for u, v in pairs:
+            leaves = zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True)
+            parts = [self._dot(a, b) for a, b in leaves]
+            found.append(sum(parts[1:], parts[0]) if parts else jnp.zeros((), jnp.float32))
+        if self.mesh_axis is None:
+            return found
+        return list(lax.psum(jnp.stack(found), self.mesh_axis))
 
     def _dot(self, a: jax.Array, b: jax.Array) -> jax.Array:
         if self.batch_axis is not None or _explicitly_sharded(a) or _explicitly_sharded(b):
@@ -124,24 +123,35 @@ class Space(NamedTuple):
         return found if self.mesh_axis is None else lax.pmax(found, self.mesh_axis)
 
     def norms(self, *vectors: Vector) -> tuple[jax.Array, ...]:
-        """Euclidean norms of which no square over- or underflows.
+        """Euclidean norms; where squares over- or underflow, from multiples of the vectors.
 
-        Squares are added up in a large unit and in a small one, in the same pass: the one sum holds
-        what overflows in the other. Held constant under differentiation: they steer, they are not
-        results.
+        Held constant under differentiation: they steer, they are not results.
         """
-        trees = [jax.tree.leaves(lax.stop_gradient(v)) for v in vectors]
-        dtype = jnp.result_type(*(trees[0] or [jnp.float32]))
-        # Within 2^-115 and 2^115 in float32, with units of 2^52 and a change at 2^10.
-        exponent, change = 13 * jnp.finfo(dtype).maxexp // 32, 5 * jnp.finfo(dtype).maxexp // 64
-        # The compiler would take known factors out of the squares.
-        down, up = opaque((jnp.asarray(2.0**-exponent, dtype), jnp.asarray(2.0**exponent, dtype)))
-        scaled = [[unit * leaf for leaf in tree] for tree in trees for unit in (down, up)]
-        found = self._sums([[leaf * leaf for leaf in tree] for tree in scaled])
-        # Side by side, they share what follows.
-        large, small = jnp.stack(found[::2]), jnp.stack(found[1::2])
-        fits = large >= 4.0 ** (change - exponent)
-        return tuple(jnp.sqrt(jnp.where(fits, large, small)) * jnp.where(fits, up, down))
+        vectors = lax.stop_gradient(vectors)
+        plain = self.products(*((v, v) for v in vectors))
+        # Squares, and last the factor of the vectors: 0 stands for none.
+        numbers = jnp.stack(spread_alike(*plain, jnp.zeros_like(plain[0])))
+        limits = jnp.finfo(numbers.dtype)
+        least, large = math.sqrt(limits.tiny), 2.0 ** (5 * limits.maxexp // 8)
+
+        def out_of_range(numbers: jax.Array) -> jax.Array:
+            largest = functools.reduce(jnp.maximum, numbers[:-1])
+            return (numbers[-1] == 0) & ~((largest > least) & (largest < jnp.inf))
+
+        def of_multiples(numbers: jax.Array) -> jax.Array:
+            larger = functools.reduce(jnp.maximum, numbers[:-1]) > 1
+            factor = jnp.where(out_of_range(numbers), jnp.where(larger, 1 / large, large), 1)
+            factor = factor.astype(numbers.dtype)
+            scaled = [self.scale(factor, v) for v in vectors]
+            return jnp.stack(spread_alike(*self.products(*((v, v) for v in scaled)), factor))
+
+        # A loop that is hardly ever entered. (A conditional evaluates both branches under vmap.)
+        *squares, factor = while_loop(
+            lambda numbers: jnp.any(out_of_range(numbers)), of_multiples, numbers
+        )
+        # As quotients, which the compiler does not compute again for everybody who asks.
+        sizes = jnp.sqrt(jnp.stack(squares)) / jnp.where(factor == 0, 1, factor)
+        return tuple(sizes)
 
     def norm(self, vector: Vector) -> jax.Array:
         """The Euclidean norm of one vector, as `norms`."""
@@ -184,29 +194,6 @@ class Space(NamedTuple):
         return jax.vmap(self.where, (0, None, 0))(chosen, row, memory)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def sums(axes: tuple[int, ...], *arrays: jax.Array) -> list[jax.Array]:
-    """The sums of several arrays of one shape, in one pass over memory.
-
-    Separate sums are separate loops, and each writes what it adds up to memory first. Axis by axis,
-    so that rounding grows with their lengths only; a long one is left to the compiler's own sums,
-    which are pairwise.
-    """
-    if not axes or any(_explicitly_sharded(a) for a in arrays) or max(arrays[0].shape, default=0) > _LONG:
-        return [jnp.sum(a, axis=axes) for a in arrays]
-    for axis in reversed(axes):
-        zeros = tuple(jnp.zeros((), a.dtype) for a in arrays)
-        arrays = lax.reduce(arrays, zeros, lambda a, b: tuple(map(jnp.add, a, b)), (axis,))
-    return list(arrays)
-
-
-@sums.defjvp
-def _sums_jvp(axes: tuple[int, ...], arrays: tuple, tangents: tuple) -> tuple[list, list]:
-    return sums(axes, *arrays), [jnp.sum(tangent, axis=axes) for tangent in tangents]
-
-
-# Beyond this length one sum after the other loses digits.
-_LONG = 4096
 # A secant through two nearly equal residuals points anywhere.
 _LONGEST = 10.0
 
