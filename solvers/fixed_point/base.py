@@ -68,7 +68,7 @@ class Point(NamedTuple):
 def evaluate(
     problem: FixedPointProblem, x: Vector, image: Vector | None = None, x_size: Any = None
 ) -> Point:
-    """The map at `x`, once; or not, where the image is there already. `x_size`: its norm, if known."""
+    """The map at `x`, once; or not, where the image is there already (or the norm of `x`)."""
     step = problem.defect(x) if image is None else subtract(image, x)
     image = add(x, step)
     vectors = (step, image) if x_size is not None else (step, image, x)
