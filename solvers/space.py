@@ -157,6 +157,10 @@ class Space(NamedTuple):
         """The Euclidean norm of one vector, as `norms`."""
         return self.norms(vector)[0]
 
+    def length(self, vector: Vector) -> jax.Array:
+        """The norm of a vector that has been brought to order one, or of what rounding left of it."""
+        return lax.stop_gradient(jnp.sqrt(self.dot(vector, vector)))
+
     def secant(self, g: Vector, r: Vector, g_before: Vector, r_before: Vector) -> Vector:
         """The next iterate of Anderson's method with one difference, for `g(x) = x + r(x)`.
 
