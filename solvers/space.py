@@ -158,7 +158,7 @@ class Space(NamedTuple):
         return self.norms(vector)[0]
 
     def length(self, vector: Vector) -> jax.Array:
-        """The norm of a vector that has been brought to order one, or of what rounding left of it."""
+        """The norm of a vector of order one, or of what rounding has left of it."""
         return lax.stop_gradient(jnp.sqrt(self.dot(vector, vector)))
 
     def secant(self, g: Vector, r: Vector, g_before: Vector, r_before: Vector) -> Vector:
