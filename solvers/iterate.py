@@ -147,29 +147,34 @@ def resume(task: Task, loop: Loop) -> Loop:
     return unpack(last)
 
 
+# Scalars that the compiler still puts together in one kernel.
+_FUSED = 8
+
+
 def packing(tree: Any, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
-    """How to put all leaves of a shape, by dtypes, into one array each, and how to take them out.
+    """How to put the leaves of a shape side by side, by dtypes, and how to take them out.
 
     For a small problem a step takes the time in which its kernels are started. Scalars by
-    themselves are a kernel or two each.
+    themselves are a kernel or two each; too many together are not fused.
     """
     leaves, structure = jax.tree.flatten(tree)
-    places: dict[Any, list[int]] = {}
+    by_dtype: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves):
         if leaf.shape == shape:
-            places.setdefault(leaf.dtype, []).append(place)
-    taken = {place for group in places.values() for place in group}
+            by_dtype.setdefault(leaf.dtype, []).append(place)
+    taken = {place for group in by_dtype.values() for place in group}
+    groups = [all_[i : i + _FUSED] for all_ in by_dtype.values() for i in range(0, len(all_), _FUSED)]
 
     def pack(tree: Any) -> tuple:
         leaves = jax.tree.leaves(tree)
         others = [leaf for place, leaf in enumerate(leaves) if place not in taken]
-        return [jnp.stack([leaves[place] for place in group]) for group in places.values()], others
+        return [jnp.stack([leaves[place] for place in group]) for group in groups], others
 
     def unpack(packed: tuple) -> Any:
         arrays, others = packed
         rest = iter(others)
         found = [None if place in taken else next(rest) for place in range(len(leaves))]
-        for array, group in zip(arrays, places.values(), strict=True):
+        for array, group in zip(arrays, groups, strict=True):
             for place, leaf in zip(group, array, strict=True):
                 found[place] = leaf
         return jax.tree.unflatten(structure, found)
