@@ -163,7 +163,11 @@ def packing(tree: Any, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
         if leaf.shape == shape:
             by_dtype.setdefault(leaf.dtype, []).append(place)
     taken = {place for group in by_dtype.values() for place in group}
-    groups = [all_[i : i + _FUSED] for all_ in by_dtype.values() for i in range(0, len(all_), _FUSED)]
+    groups = [
+        same[start : start + _FUSED]
+        for same in by_dtype.values()
+        for start in range(0, len(same), _FUSED)
+    ]
 
     def pack(tree: Any) -> tuple:
         leaves = jax.tree.leaves(tree)
