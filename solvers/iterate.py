@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.info import Info, Status
-from solvers.mesh import alike, on_explicit_mesh, opaque, settled, while_loop
+from solvers.mesh import alike, on_explicit_mesh, opaque, settled, spread_alike, while_loop
 from solvers.settings import Settings
 from solvers.space import Space, Vector
 from solvers.verdict import Record, Stop, judge, open_record
@@ -138,13 +138,25 @@ def advance(task: Task, loop: Loop) -> Loop:
 
 def resume(task: Task, loop: Loop) -> Loop:
     """Advances `loop` until it ends."""
-    pack, unpack = packing(loop, loop.running.shape)
+    # The count of evaluations decides nothing, and may be of a batch where nothing else is.
+    pack, unpack = packing(_counted(loop, None), loop.running.shape)
+
+    def unpacked(carry: tuple) -> Loop:
+        return _counted(unpack(carry[0]), carry[1])
+
+    def packed(loop: Loop) -> tuple:
+        return pack(_counted(loop, None)), loop.record.evaluations
+
     last = while_loop(
-        lambda carry: jnp.any(unpack(carry).running),
-        lambda carry: pack(advance(task, unpack(carry))),
-        pack(loop),
+        lambda carry: jnp.any(unpacked(carry).running),
+        lambda carry: packed(advance(task, unpacked(carry))),
+        packed(loop),
     )
-    return unpack(last)
+    return unpacked(last)
+
+
+def _counted(loop: Loop, evaluations: Any) -> Loop:
+    return loop._replace(record=loop.record._replace(evaluations=evaluations))
 
 
 # Scalars that the compiler still puts together in one kernel.
@@ -172,7 +184,8 @@ def packing(tree: Any, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
     def pack(tree: Any) -> tuple:
         leaves = jax.tree.leaves(tree)
         others = [leaf for place, leaf in enumerate(leaves) if place not in taken]
-        return [jnp.stack([leaves[place] for place in group]) for group in groups], others
+        rows = (spread_alike(*(leaves[place] for place in group)) for group in groups)
+        return [jnp.stack(row) for row in rows], others
 
     def unpack(packed: tuple) -> Any:
         arrays, others = packed
