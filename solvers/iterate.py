@@ -17,7 +17,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from solvers.info import Info, Status
-from solvers.mesh import alike, on_explicit_mesh, opaque, placed_alike, settled, while_loop
+from solvers.mesh import (
+    alike,
+    on_explicit_mesh,
+    opaque,
+    placed_alike,
+    settled,
+    spread_alike,
+    while_loop,
+)
 from solvers.settings import Settings
 from solvers.space import Space, Vector
 from solvers.verdict import Record, Stop, judge, open_record
@@ -139,7 +147,65 @@ def advance(task: Task, loop: Loop) -> Loop:
 
 def resume(task: Task, loop: Loop) -> Loop:
     """Advances `loop` until it ends."""
-    return while_loop(lambda loop: jnp.any(loop.running), lambda loop: advance(task, loop), loop)
+    # The count of evaluations decides nothing, and may be of a batch where nothing else is.
+    pack, unpack = packing(_counted(loop, None), loop.running.shape)
+
+    def unpacked(carry: tuple) -> Loop:
+        return _counted(unpack(carry[0]), carry[1])
+
+    def packed(loop: Loop) -> tuple:
+        return pack(_counted(loop, None)), loop.record.evaluations
+
+    last = while_loop(
+        lambda carry: jnp.any(unpacked(carry).running),
+        lambda carry: packed(advance(task, unpacked(carry))),
+        packed(loop),
+    )
+    return unpacked(last)
+
+
+def _counted(loop: Loop, evaluations: Any) -> Loop:
+    return loop._replace(record=loop.record._replace(evaluations=evaluations))
+
+
+# Scalars that the compiler still puts together in one kernel.
+_FUSED = 8
+
+
+def packing(tree: Any, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
+    """How to put the leaves of a shape side by side, by dtypes, and how to take them out.
+
+    For a small problem a step takes the time in which its kernels are started. Scalars by
+    themselves are a kernel or two each; too many together are not fused.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    by_dtype: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        if leaf.shape == shape:
+            by_dtype.setdefault(leaf.dtype, []).append(place)
+    taken = {place for group in by_dtype.values() for place in group}
+    groups = [
+        same[start : start + _FUSED]
+        for same in by_dtype.values()
+        for start in range(0, len(same), _FUSED)
+    ]
+
+    def pack(tree: Any) -> tuple:
+        leaves = jax.tree.leaves(tree)
+        others = [leaf for place, leaf in enumerate(leaves) if place not in taken]
+        rows = (spread_alike(*(leaves[place] for place in group)) for group in groups)
+        return [jnp.stack(row) for row in rows], others
+
+    def unpack(packed: tuple) -> Any:
+        arrays, others = packed
+        rest = iter(others)
+        found = [None if place in taken else next(rest) for place in range(len(leaves))]
+        for array, group in zip(arrays, groups, strict=True):
+            for place, leaf in zip(group, array, strict=True):
+                found[place] = leaf
+        return jax.tree.unflatten(structure, found)
+
+    return pack, unpack
 
 
 def resume_batch(

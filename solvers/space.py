@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from solvers.mesh import spread_alike, while_loop
+
 Tree = Any
 Vector = Any  # a tree whose leaves have the working precision
 
@@ -121,19 +123,43 @@ class Space(NamedTuple):
         return found if self.mesh_axis is None else lax.pmax(found, self.mesh_axis)
 
     def norms(self, *vectors: Vector) -> tuple[jax.Array, ...]:
-        """Euclidean norms in units of the largest entry: no square over- or underflows.
+        """Euclidean norms; where squares over- or underflow, from multiples of the vectors.
 
         Held constant under differentiation: they steer, they are not results.
         """
         vectors = lax.stop_gradient(vectors)
-        unit = self.unit(*vectors)
-        scaled = [self.scale(1 / unit, v) for v in vectors]
-        squares = self.products(*((v, v) for v in scaled))
-        return tuple(unit * jnp.sqrt(square) for square in squares)
+        plain = self.products(*((v, v) for v in vectors))
+        # Squares, and last the factor of the vectors: 0 stands for none.
+        numbers = jnp.stack(spread_alike(*plain, jnp.zeros_like(plain[0])))
+        limits = jnp.finfo(numbers.dtype)
+        least, large = math.sqrt(limits.tiny), 2.0 ** (5 * limits.maxexp // 8)
+
+        def out_of_range(numbers: jax.Array) -> jax.Array:
+            largest = functools.reduce(jnp.maximum, numbers[:-1])
+            return (numbers[-1] == 0) & ~((largest > least) & (largest < jnp.inf))
+
+        def of_multiples(numbers: jax.Array) -> jax.Array:
+            larger = functools.reduce(jnp.maximum, numbers[:-1]) > 1
+            factor = jnp.where(out_of_range(numbers), jnp.where(larger, 1 / large, large), 1)
+            factor = factor.astype(numbers.dtype)
+            scaled = [self.scale(factor, v) for v in vectors]
+            return jnp.stack(spread_alike(*self.products(*((v, v) for v in scaled)), factor))
+
+        # A loop that is hardly ever entered. (A conditional evaluates both branches under vmap.)
+        *squares, factor = while_loop(
+            lambda numbers: jnp.any(out_of_range(numbers)), of_multiples, numbers
+        )
+        # As quotients, which the compiler does not compute again for everybody who asks.
+        sizes = jnp.sqrt(jnp.stack(squares)) / jnp.where(factor == 0, 1, factor)
+        return tuple(sizes)
 
     def norm(self, vector: Vector) -> jax.Array:
         """The Euclidean norm of one vector, as `norms`."""
         return self.norms(vector)[0]
+
+    def length(self, vector: Vector) -> jax.Array:
+        """The norm of a vector of order one, or of what rounding has left of it."""
+        return lax.stop_gradient(jnp.sqrt(self.dot(vector, vector)))
 
     def secant(self, g: Vector, r: Vector, g_before: Vector, r_before: Vector) -> Vector:
         """The next iterate of Anderson's method with one difference, for `g(x) = x + r(x)`.

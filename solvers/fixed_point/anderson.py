@@ -67,7 +67,7 @@ def _remember(
     # In units of its largest entry: nothing under- or overflows on the way to unit length.
     unit = space.unit(change)
     move, change = space.scale(1 / unit, move), space.scale(1 / unit, change)
-    before = space.norm(change)
+    before = space.length(change)
     here = jnp.arange(depth).reshape(-1, *[1] * slot.ndim) == slot
     total = jnp.zeros(here.shape, before.dtype)
     for _ in range(2):
@@ -75,7 +75,7 @@ def _remember(
         change = subtract(change, space.combine(overlap, changes))
         total = total + overlap
     move = subtract(move, space.combine(total, moves))
-    after = space.norm(change)
+    after = space.length(change)
     useful = after > jnp.sqrt(jnp.finfo(after.dtype).eps) * before
     inverse = jnp.where(useful, 1 / jnp.where(useful, after, 1), 0)
     moves = space.put(here, space.scale(inverse, move), moves)

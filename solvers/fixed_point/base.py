@@ -59,21 +59,26 @@ class Point(NamedTuple):
     step: Vector  # f(x) - x
     size: Any  # norm of the step
     scale: Any  # what that norm is relative to
+    image_size: Any  # norm of f(x)
 
     def progress(self, evaluations: Any = 1) -> Progress:
         return Progress(self.x, self.size, self.scale, evaluations)
 
 
-def evaluate(problem: FixedPointProblem, x: Vector, image: Vector | None = None) -> Point:
-    """The map at `x`, once; or not, where the image is there already."""
+def evaluate(
+    problem: FixedPointProblem, x: Vector, image: Vector | None = None, x_size: Any = None
+) -> Point:
+    """The map at `x`, once; or not, where the image is there already (or the norm of `x`)."""
     step = problem.defect(x) if image is None else subtract(image, x)
     image = add(x, step)
+    vectors = (step, image) if x_size is not None else (step, image, x)
     if problem.norm is None:
-        sizes = problem.space.norms(x, image, step)
+        size, *others = problem.space.norms(*vectors)
     else:
-        sizes = tuple(problem.size(v) for v in (x, image, step))
-    scale = jnp.maximum(sizes[0], sizes[1]) if problem.reference is None else problem.reference
-    return Point(x, step, sizes[2], scale)
+        size, *others = (problem.size(v) for v in vectors)
+    image_size, x_size = others[0], others[-1] if x_size is None else x_size
+    scale = jnp.maximum(x_size, image_size) if problem.reference is None else problem.reference
+    return Point(x, step, size, scale, image_size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

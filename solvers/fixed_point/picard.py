@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from solvers.fixed_point.base import FixedPointProblem, evaluate
 from solvers.iterate import Goal, Method, Progress
@@ -13,6 +13,7 @@ from solvers.space import Vector
 
 class State(NamedTuple):
     next: Vector  # the iterate to be evaluated
+    size: Any  # its norm, where that is known: undamped, it is f(x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,8 +29,12 @@ class Picard(Method):
         require_number("damping", self.damping, open_at_least=True)
 
     def init(self, problem: FixedPointProblem, x: Vector) -> tuple[State, Progress]:
-        point = evaluate(problem, x)
-        return State(problem.space.plus(x, self.damping, point.step)), point.progress()
+        return self._evaluated(problem, State(x, None))
 
     def step(self, problem: FixedPointProblem, state: State, _: Goal) -> tuple[State, Progress]:
-        return self.init(problem, state.next)
+        return self._evaluated(problem, state)
+
+    def _evaluated(self, problem: FixedPointProblem, state: State) -> tuple[State, Progress]:
+        point = evaluate(problem, state.next, x_size=state.size)
+        following = problem.space.plus(point.x, self.damping, point.step)
+        return State(following, point.image_size if self.damping == 1 else None), point.progress()

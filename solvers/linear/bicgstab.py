@@ -20,13 +20,13 @@ class State(NamedTuple):
     residual: Vector
     shadow: Vector
     direction: Vector
-    size: jax.Array  # ||residual||
     shadow_norm: jax.Array
     rho: jax.Array  # <shadow, residual>
     drift: jax.Array  # largest ||residual|| or ||A|| ||value|| since the last restart
-    restart: jax.Array  # bool: the next step recomputes the residual and starts afresh
-    restart_norm: jax.Array  # residual norm at the last restart
-    in_vain: jax.Array  # restarts in a row that gained nothing
+    verify: jax.Array  # bool: the next step recomputes the residual
+    broken: jax.Array  # bool: and starts afresh from it
+    verified: jax.Array  # residual norm when that was last done
+    in_vain: jax.Array  # how many times in a row nothing was gained
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Bicgstab(Method):
             rhs,
             rhs,
             size,
-            size,
             size**2,
             size,
+            never,
             never,
             jnp.full_like(size, jnp.inf),
             jnp.zeros_like(size, dtype=jnp.int32),
@@ -50,25 +50,27 @@ class Bicgstab(Method):
         return state, Progress(start, size, problem.scale, 0)
 
     def step(self, problem: LinearProblem, state: State, goal: Goal) -> tuple[State, Progress]:
-        # A restart is a step of length zero that recomputes the residual: it needs A x where an
+        # Verifying is a step of length zero that recomputes the residual: it needs A x where an
         # ordinary step needs A p, so one product serves either, and under vmap an example that
-        # restarts costs the others nothing.
-        space, restart = problem.space, state.restart
-        v = problem.operator(space.where(restart, state.value, state.direction))
-        along, v_square = space.dot(state.shadow, v), space.dot(v, v)
+        # verifies costs the others nothing. What the recurrence had built up remains, unless it
+        # broke down or was misled.
+        space, verify = problem.space, state.verify
+        v = problem.operator(space.where(verify, state.value, state.direction))
+        along, v_square = space.products((state.shadow, v), (v, v))
         breakdown = negligible(along, state.shadow_norm, jnp.sqrt(v_square))
-        alpha = jnp.where(breakdown | restart, 0, ratio(state.rho, along))
+        alpha = jnp.where(breakdown | verify, 0, ratio(state.rho, along))
         half = space.plus(state.residual, -alpha, v)
         t = problem.operator(half)
-        t_half, t_square = space.dot(t, half), space.dot(t, t)
-        omega = jnp.where(restart, 0, ratio(t_half, t_square))
+        t_half, t_square = space.products((t, half), (t, t))
+        omega = jnp.where(verify, 0, ratio(t_half, t_square))
         value = space.plus(space.plus(state.value, alpha, state.direction), omega, half)
-        residual = space.where(restart, subtract(problem.rhs, v), space.plus(half, -omega, t))
-        square = space.dot(residual, residual)
+        residual = space.where(verify, subtract(problem.rhs, v), space.plus(half, -omega, t))
+        square, value_square = space.products((residual, residual), (value, value))
         size = jnp.sqrt(square)
 
-        gained = size < 0.9 * state.restart_norm
-        in_vain = jnp.where(restart, jnp.where(gained, 0, state.in_vain + 1), state.in_vain)
+        gained = size < 0.9 * state.verified
+        in_vain = jnp.where(verify, jnp.where(gained, 0, state.in_vain + 1), state.in_vain)
+        restart = verify & (state.broken | ~gained)
         # A restart that gained nothing would break down at the same place: tilt the shadow.
         afresh = space.where(in_vain > 0, _tilted(residual), residual)
         shadow = space.where(restart, afresh, state.shadow)
@@ -82,22 +84,24 @@ class Bicgstab(Method):
         beta = jnp.where(restart, 0, ratio(rho, state.rho) * ratio(alpha, omega))
         breakdown |= ~jnp.isfinite(beta)
         direction = space.plus(residual, beta, space.plus(state.direction, -omega, v))
+        direction = space.where(verify & ~restart, state.direction, direction)
         gain = ratio(jnp.sqrt(t_square), half_norm)
-        drift = jnp.maximum(state.drift, jnp.maximum(size, gain * space.norm(value)))
-        drift = jnp.where(restart, size, drift)
+        drift = jnp.maximum(state.drift, jnp.maximum(size, gain * jnp.sqrt(value_square)))
+        drift = jnp.where(verify, size, drift)
         doubtful = ~reliable(drift, goal.residual)
-        again = jnp.where(size <= goal.residual, doubtful, breakdown) & ~restart
+        met = size <= goal.residual
+        again = jnp.where(met, doubtful, breakdown) & ~verify
         new = State(
             value,
             residual,
             shadow,
             direction,
-            size,
             shadow_norm,
             rho,
             drift,
             again,
-            jnp.where(restart, size, state.restart_norm),
+            again & ~met,
+            jnp.where(verify, size, state.verified),
             in_vain,
         )
         return new, Progress(

@@ -110,13 +110,13 @@ class Gmres(Method):
         """One more column of the Hessenberg matrix, and the next basis vector."""
         space, (cycle, basis) = problem.space, state
         j, rows = cycle.column, jnp.arange(self.restart + 1)
-        before = space.norm(product)
+        before = space.length(product)
         overlap = jnp.zeros(self.restart + 1, before.dtype)
         for _ in range(2):
             part = jnp.where(rows <= j, space.dots(basis, product), 0)
             product = subtract(product, space.combine(part, basis))
             overlap = overlap + part
-        after = space.norm(product)
+        after = space.length(product)
         noise = 10 * jnp.finfo(before.dtype).eps * before
         exhausted = after <= noise
         after = jnp.where(exhausted, 0, after)
