@@ -59,11 +59,12 @@ def placed_alike(tree: Any, like: jax.Array) -> Any:
     )
 
 
-def dealt_like(leaf: jax.Array, whole: jax.Array) -> jax.Array:
-    """`leaf`, `[batch]`, on a mesh with explicit axes, spread over it as rows of `whole` are."""
+def dealt_like(leaf: jax.Array, whole: jax.Array, axes: int) -> jax.Array:
+    """`leaf`, on a mesh with explicit axes, its first axes spread over it as those of `whole`."""
     if not on_explicit_mesh():
         return leaf
-    return jax.reshard(leaf, jax.sharding.PartitionSpec(jax.typeof(whole).sharding.spec[0]))
+    spec = [*jax.typeof(whole).sharding.spec[:axes], *[None] * (leaf.ndim - axes)]
+    return jax.reshard(leaf, jax.sharding.PartitionSpec(*spec))
 
 
 def alike(carry: Any, like: jax.Array) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from implicit_rnn.cells.product import product
 from solvers import Bands
+from solvers.mesh import dealt_like
 from solvers.settings import comparable
 
 Params = Any
@@ -147,7 +148,7 @@ def boundary_states(
 
 def affine(x: jax.Array, weights: jax.Array, bias: jax.Array) -> jax.Array:
     """`x @ weights + bias` as one product: a sum of its own would pass over the result again."""
-    ones = jnp.ones_like(x[..., :1])
+    ones = dealt_like(jnp.ones((*x.shape[:-1], 1), x.dtype), x, x.ndim - 1)
     return product(jnp.concatenate([x, ones], axis=-1), jnp.concatenate([weights, bias[None]]))
 
 

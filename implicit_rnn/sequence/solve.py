@@ -137,7 +137,7 @@ def implicit_batch(
     length = jnp.full(xs.shape[0], xs.shape[1]) if length is None else jnp.asarray(length)
     if length.shape != xs.shape[:1]:
         raise ValueError(f"length must have shape {xs.shape[:1]}, got {length.shape}")
-    length = dealt_like(length, xs)
+    length = dealt_like(length, xs, 1)
     tolerances = {"rtol": rtol, "atol": atol, "max_steps": max_steps, "probe": probe}
     inside = jnp.arange(xs.shape[1])[:, None] < length[:, None, None]
     xs = jnp.where(inside, xs, 0)
