@@ -17,6 +17,7 @@ from solvers.space import Space, Vector, add, ratio, subtract
 from solvers.verdict import of_remainder, relative
 
 SPACE = Space(batch_axis=1)
+_NOISE = 100  # roundings
 
 
 def plain(
@@ -76,7 +77,7 @@ def extrapolated(
     # r_0 and the d_j, and their products.
     start = target, memory, _rows(sweeps - 1, jnp.stack([size] * sweeps))
     last, memory, products = lax.fori_loop(0, sweeps - 1, sweep, start)
-    weights = _least_squares(products)
+    weights = _least_squares(products, size)
     # Of the r_j that are taken there is as much in d_i as there is of all that come after it.
     taken = list(itertools.accumulate(reversed(weights)))[::-1]
     left = [jnp.ones_like(size), *(-weight for weight in weights)]
@@ -90,23 +91,26 @@ def extrapolated(
     return w, _report(sweeps, sweeps - 1, residual, status, size)
 
 
-def _least_squares(products: jax.Array) -> jax.Array:
+def _least_squares(products: jax.Array, size: jax.Array) -> jax.Array:
     """`c` of `min |r - sum_j c_j d_j|` for every example, by Gauss-Jordan elimination.
 
-    A `d_j` that lies in the span of those before it, to rounding, gets no weight.
+    A `d_j` that lies in the span of those before it, to rounding, gets no weight; nor one that is
+    as small as the rounding of `r`: from there on a series that has converged is noise.
 
     Args:
       products: `[m, 1 + m, ...]`, `<d_j, r>` and `<d_j, d_i>` for `i <= j`; what is beyond is free.
+      size: `|r|`.
     """
     count = products.shape[0]
     least = 10 * count * jnp.finfo(products.dtype).eps
+    noise = (_NOISE * jnp.finfo(products.dtype).eps * size) ** 2
     place = np.arange(count).reshape(-1, *[1] * (products.ndim - 1))
     gram = products[:, 1:]
     gram = jnp.where(place >= np.swapaxes(place, 0, 1), gram, jnp.swapaxes(gram, 0, 1))
 
     def eliminate(p: jax.Array, system: jax.Array) -> jax.Array:
         pivot, line = system[p, p + 1], system[p]
-        independent = pivot > least * gram[p, p]
+        independent = pivot > jnp.maximum(least * gram[p, p], noise)
         line = jnp.where(independent, line / jnp.where(independent, pivot, 1), 0)
         rest = system - jnp.take(system, p + 1, axis=1)[:, None] * line
         return jnp.where(place == p, line, rest)

@@ -76,7 +76,7 @@ def test_a_wrong_argument_is_named(
         (["train", "configs/biased_walk.toml", "--set", "trainig.updates=3"], "'training'"),
         (
             ["train", "configs/biased_walk.toml", "--profile", "fast"],
-            "choose from depth, long, paper, quick, time",
+            "choose from depth, long, paper, quick, rotated, time",
         ),
         (["train", "configs/biased_walk.toml", "--only", "x*"], "no run fits ['x*']"),
         (["evaluate", "nowhere"], "nowhere is no run folder"),

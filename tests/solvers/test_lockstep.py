@@ -134,6 +134,19 @@ def test_truncated_sweeps_approach_the_gradient():
         assert errors[0] > 4 * errors[1] > 16 * errors[2]
 
 
+def test_more_extrapolated_sweeps_than_are_of_use_do_no_harm():
+    theta, x0 = problem(dtype=jnp.float32)
+
+    def gradient(**settings):
+        def loss(theta):
+            return jnp.sum(solvers.lockstep(sweep, theta, x0, backward=Sweeps(**settings))[0])
+
+        return ravel_pytree(jax.jit(jax.grad(loss))(theta))[0]
+
+    exact = gradient(rtol=1e-6)
+    np.testing.assert_allclose(gradient(steps=60, extrapolated=True), exact, rtol=1e-4, atol=1e-5)
+
+
 def test_free_sweeps_are_two_more_than_met_the_tolerance():
     with jax.enable_x64(True):
         theta, x0 = problem()
