@@ -40,7 +40,7 @@ class Sweeps(Settings):
         before the last sweep: it costs no product of its own.
       extrapolated: of truncated sweeps: in place of their sum, the combination of them that leaves
         the least residual, and the last sweep from there. The products are the same; memory for
-        `steps` vectors. For a few sweeps: in float32 no number of them comes nearer than about 1e-4.
+        `steps` vectors. For a few sweeps: in float32 more of them come no nearer than 1e-4.
       max_steps: limit, if not truncated.
       on_failure: what an example whose solve fails gets: its best iterate, zero, or NaN.
       rescue: go on by BiCGSTAB, preconditioned by the bands, with the examples that have not
