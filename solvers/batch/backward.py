@@ -17,7 +17,7 @@ from solvers.adjoint.closure import Map
 from solvers.adjoint.system import System, transposed_solve
 from solvers.bands import splitting_inverse
 from solvers.batch.rows import Rows, in_groups, taken
-from solvers.batch.truncated import SPACE, extrapolated, norm, plain
+from solvers.batch.truncated import SPACE, extrapolated, plain
 from solvers.fixed_point.forward import combine
 from solvers.info import Info
 from solvers.linear import bicgstab
@@ -139,7 +139,7 @@ class TogetherBackward(Settings):
         """`matvec(w) = rhs` by sweeps `w <- w + inverse(rhs - matvec(w))`."""
         unit = SPACE.unit(rhs)
         target = SPACE.scale(1 / unit, rhs)
-        size = norm(target)
+        size = SPACE.length(target)
         rtol = richardson(self.settings.rtol).tolerance(rhs)
         if self.settings.steps is not None:
             series = extrapolated if self.settings.extrapolated else plain

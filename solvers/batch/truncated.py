@@ -37,13 +37,13 @@ def plain(
     def sweep(_: jax.Array, carry: tuple) -> tuple:
         w, _, residual = carry
         rest = subtract(target, matvec(w))
-        return add(w, inverse(rest)), residual, norm(rest)
+        return add(w, inverse(rest)), residual, SPACE.length(rest)
 
     start = inverse(target), size, size
     w, before, residual = lax.fori_loop(0, sweeps - 1, sweep, start)
     short = sweeps < 3
     if short:
-        before, residual = residual, norm(subtract(target, matvec(w)))
+        before, residual = residual, SPACE.length(subtract(target, matvec(w)))
     before, residual = relative(before, size), relative(residual, size)
     # What is left may exceed what was there at first and still be on its way down.
     status = of_remainder(residual / jnp.maximum(before, 1), 0.0)
@@ -83,10 +83,10 @@ def extrapolated(
     left = [jnp.ones_like(size), *(-weight for weight in weights)]
     taken = [taken[0], *(-weight for weight in taken[1:]), jnp.zeros_like(size)]
     w = inverse(SPACE.combine(jnp.stack(left) + jnp.stack(taken), memory))
-    residual = relative(norm(SPACE.combine(jnp.stack(left), memory)), size)
+    residual = relative(SPACE.length(SPACE.combine(jnp.stack(left), memory)), size)
     # What the sweep after it makes of that, by what the last one made of the series.
     latest = jax.tree.map(lambda rows: rows[-1], memory)
-    growth = ratio(norm(last), norm(add(last, latest)))
+    growth = ratio(SPACE.length(last), SPACE.length(add(last, latest)))
     status = of_remainder(residual * jnp.maximum(growth, 1), 0.0)
     return w, _report(sweeps, sweeps - 1, residual, status, size)
 
@@ -125,11 +125,6 @@ def _rows(count: int, like: jax.Array) -> jax.Array:
 
 def _put(row: jax.Array | int, leaf: jax.Array, rows: jax.Array) -> jax.Array:
     return lax.dynamic_update_index_in_dim(rows, leaf, row, 0, allow_negative_indices=False)
-
-
-def norm(vector: Vector) -> jax.Array:
-    """Of vectors of order one, whose squares are in range."""
-    return jnp.sqrt(SPACE.dot(*lax.stop_gradient((vector, vector))))
 
 
 def _report(

@@ -37,4 +37,5 @@ class Picard(Method):
     def _evaluated(self, problem: FixedPointProblem, state: State) -> tuple[State, Progress]:
         point = evaluate(problem, state.next, x_size=state.size)
         following = problem.space.plus(point.x, self.damping, point.step)
-        return State(following, point.image_size if self.damping == 1 else None), point.progress()
+        undamped = isinstance(self.damping, int | float) and self.damping == 1
+        return State(following, point.image_size if undamped else None), point.progress()

@@ -239,3 +239,16 @@ def test_programs_used_longest_ago_are_dropped(monkeypatch):
     assert [spec() is not None for spec in alive] == [False, False, True, True]
     assert number_of_programs(lambda: run(Power(3), jnp.ones(3))) == 0
     assert number_of_programs(lambda: run(Power(0), jnp.ones(3))) == 1
+
+
+def test_a_damping_may_be_traced():
+    def solve(damping, theta=0.8):
+        method = solvers.picard(damping)
+        return solvers.fixed_point(lambda t, x: jnp.cos(t * x), theta, jnp.ones(2), method=method)
+
+    dampings = jnp.array([0.5, 1.0])
+    for found in (jax.jit(jax.vmap(solve))(dampings), jax.vmap(jax.jit(solve))(dampings)):
+        for row, damping in enumerate((0.5, 1.0)):
+            expected, info = solve(damping)
+            np.testing.assert_allclose(found[0][row], expected, rtol=1e-6)
+            assert found[1].steps[row] == info.steps
