@@ -29,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ended_by_signals():
             from implicit_rnn.experiments import (  # here: --help does not wait for jax
                 commands,
+                memory,
                 programs,
             )
 
+            memory.keep()
             programs.keep()
             code = getattr(commands, options.handler)(options)
             if sys.stdout is not None:  # closed by who called

@@ -51,7 +51,7 @@ CEILINGS = {
     "gradient, fixed point, all defaults": Cost(4277, 25, 15216, 92960),
     "gradient, fixed point by Anderson": Cost(2118, 11, 8601, 50390),
 }
-MOST_PROGRAMS = 20
+MOST_PROGRAMS = 15
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
@@ -132,9 +132,9 @@ def test_a_program_costs_no_more_than_it_did(name: str) -> None:
 def test_a_run_compiles_no_more_programs_than_it_did(tmp_path: Path) -> None:
     compiled = []
 
-    def note(event: str, *_: Any, **__: Any) -> None:
+    def note(event: str, *_: Any, fun_name: str = "", **__: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
+            compiled.append(fun_name)
 
     jax.clear_caches()
     jax.monitoring.register_event_duration_secs_listener(note)
@@ -143,6 +143,8 @@ def test_a_run_compiles_no_more_programs_than_it_did(tmp_path: Path) -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert len(compiled) <= MOST_PROGRAMS, len(compiled)
+    # The best state is tested by the program that validated, though it was read from a file.
+    assert compiled.count("jit(step)") == compiled.count("jit(judge)") == 1, compiled
 
 
 def test_recorded_benchmarks_fill_the_table(capsys: pytest.CaptureFixture[str]) -> None:

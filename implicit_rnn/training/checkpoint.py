@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import numpy as np
 
 from implicit_rnn.training.files import digest, plain, write_json
 from implicit_rnn.training.processes import first, wait
@@ -186,12 +187,20 @@ class Checkpoints:
 
         try:
             with self._orbax.StandardCheckpointer() as reader:
-                return reader.restore(path / _ITEM, jax.tree.map(shape, like))
+                read = reader.restore(path / _ITEM, jax.tree.map(shape, like))
         except (ValueError, OSError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(
                 f"checkpoint {path.name} does not fit this configuration: {reason}"
             ) from error
+        # What is bound to a device, as all that is read, is compiled for anew.
+        return jax.tree.map(
+            lambda leaf, old: (
+                leaf if getattr(old, "committed", True) else jax.device_put(np.asarray(leaf))
+            ),
+            read,
+            like,
+        )
 
     def restore_last(
         self, like: Any, say: Callable[[str], None]

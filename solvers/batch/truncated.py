@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -78,12 +77,8 @@ def extrapolated(
     start = target, memory, _rows(sweeps - 1, jnp.stack([size] * sweeps))
     last, memory, products = lax.fori_loop(0, sweeps - 1, sweep, start)
     weights = _least_squares(products, size)
-    # Of the r_j that are taken there is as much in d_i as there is of all that come after it.
-    taken = list(itertools.accumulate(reversed(weights)))[::-1]
-    left = [jnp.ones_like(size), *(-weight for weight in weights)]
-    taken = [taken[0], *(-weight for weight in taken[1:]), jnp.zeros_like(size)]
-    w = inverse(SPACE.combine(jnp.stack(left) + jnp.stack(taken), memory))
-    residual = relative(SPACE.length(SPACE.combine(jnp.stack(left), memory)), size)
+    rest, w = _combined(weights, memory)
+    w, residual = inverse(w), relative(SPACE.length(rest), size)
     # What the sweep after it makes of that, by what the last one made of the series.
     latest = jax.tree.map(lambda rows: rows[-1], memory)
     growth = ratio(SPACE.length(last), SPACE.length(add(last, latest)))
@@ -117,6 +112,24 @@ def _least_squares(products: jax.Array, size: jax.Array) -> jax.Array:
 
     system = jnp.concatenate([products[:, :1], gram], axis=1)
     return lax.fori_loop(0, count, eliminate, system)[:, 0]
+
+
+def _combined(weights: jax.Array, memory: Vector) -> list[Vector]:
+    """`s = r_0 - sum_j c_j d_j` and `sum_j c_j r_j + s` from the rows `r_0`, `d_j`."""
+    count = len(weights)
+    # Of the r_j that are taken there is as much in d_i as there is of all that come after it.
+    left = np.concatenate([np.zeros((1, count)), -np.eye(count)])
+    taken = np.concatenate([np.ones((1, count)), -np.triu(np.ones((count, count)), 1)])
+    parts = np.stack([left, left + taken], axis=1).astype(weights.dtype)
+    shares = jnp.tensordot(parts, weights, 1, precision=lax.Precision.HIGHEST)
+    shares = shares.at[0].add(1)
+
+    def add_row(sums: list[Vector], row: tuple[jax.Array, Vector]) -> tuple[list[Vector], None]:
+        return [SPACE.plus(v, share, row[1]) for v, share in zip(sums, row[0], strict=True)], None
+
+    # A loop: its body is compiled once, and a row is read once for both.
+    zero = jax.tree.map(lambda rows: 0 * rows[0], memory)
+    return lax.scan(add_row, [zero, zero], (shares, memory))[0]
 
 
 def _rows(count: int, like: jax.Array) -> jax.Array:
