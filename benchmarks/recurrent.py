@@ -2,7 +2,9 @@
 
     python -m benchmarks.recurrent [--rounds 7]
 
-A step is value and gradient of a loss over a batch, for as many parameters (biases apart).
+A step is value and gradient of a loss over a batch, for as many parameters (biases apart). Third
+come the matrix products of a step by themselves, one step after the other where they have to be:
+what neither layer can do without.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 import implicit_rnn
 from benchmarks import report, timing
@@ -40,10 +43,38 @@ def steps_of(make: Callable, peer: Callable, shape: tuple) -> dict[str, tuple[Ca
     def flax(params: Any, xs: jax.Array) -> jax.Array:
         return jnp.mean(layer.apply(params, xs) ** 2)
 
+    gates = 4 if peer is nn.OptimizedLSTMCell else 3
     return {
         "ours": (jax.jit(jax.value_and_grad(ours)), (cell.init(jax.random.key(0), INPUTS), xs)),
         "flax": (jax.jit(jax.value_and_grad(flax)), (layer.init(jax.random.key(0), xs), xs)),
+        "products alone": (jax.jit(products), operands(batch, time, width, gates)),
     }
+
+
+def operands(batch: int, time: int, width: int, gates: int) -> tuple[jax.Array, ...]:
+    """Inputs, and the weights of a layer with so many gates."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (time, batch, INPUTS), (INPUTS, gates * width), (width, gates * width)
+    return tuple(0.1 * jax.random.normal(k, shape) for k, shape in zip(keys, shapes, strict=True))
+
+
+def products(xs: jax.Array, inner: jax.Array, outer: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Those of a step: forward, back through time, and the gradients of both matrices."""
+    width = outer.shape[0]
+    rows = xs.reshape(-1, INPUTS)
+    projected = (rows @ inner).reshape(*xs.shape[:2], -1)
+
+    def forward(h: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (z + h @ outer)[:, :width], h
+
+    def backward(g: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = z.at[:, :width].add(g)
+        return z @ outer.T, z
+
+    start = jnp.zeros((xs.shape[1], width))
+    states = lax.scan(forward, start, projected)[1].reshape(-1, width)
+    cotangents = lax.scan(backward, start, projected, reverse=True)[1].reshape(len(rows), -1)
+    return rows.T @ cotangents, states.T @ cotangents
 
 
 def main() -> None:

@@ -4,8 +4,9 @@
 
 A sweep over the matrix products that it is made of, at the rate at which this machine does them;
 `vmap(implicit)` as it comes, to 1e-4 and with the exact adjoint, over a training step of flax's
-bidirectional LSTM of equal size; and what `make run` spends on tracing and compiling the implicit
-GRU, with no compiled programs kept.
+bidirectional LSTM of equal size; what the ratios of the layer could come to if it were products
+alone; and what `make run` spends on tracing and compiling the implicit GRU, with no compiled
+programs kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from implicit_rnn.sequence.equation import batch_equation, equation_sweep
 from implicit_rnn.training import Recipe
 
 SHAPE = (32, 40, 200)  # batch, time, width
-FEW, MANY = 4, 20  # backward sweeps, whose difference is timed
+FEW, MANY = 2, 6  # backward sweeps, whose difference is timed: six is what the recipe takes
 
 _RUN = """
 import json, sys
@@ -49,14 +50,14 @@ sys.exit(code)
 
 
 def sweeps(rounds: int) -> dict[str, float]:
-    """Milliseconds of a backward sweep, and of its products."""
+    """Milliseconds of a backward sweep of the recipe, of a plain one, and of its products."""
     batch, time, width = SHAPE
     cell = cells.igru(width)
     params = cell.init(jax.random.key(0), implicit_layer.INPUTS)
     xs = jax.random.normal(jax.random.key(1), (batch, time, implicit_layer.INPUTS))
 
-    def step(backward: int) -> Any:
-        recipe = Recipe(backward=backward)
+    def step(backward: int, extrapolated: bool) -> Any:
+        recipe = Recipe(backward=backward, extrapolated=extrapolated)
         return jax.jit(jax.grad(lambda params: jnp.mean(recipe.solve(cell, params, xs)[0] ** 2)))
 
     # Those of the switch, of the gates and of the candidate, transposed.
@@ -73,7 +74,8 @@ def sweeps(rounds: int) -> dict[str, float]:
         start = jnp.ones((batch * time, width))
         return jax.jit(lambda matrix: lax.fori_loop(0, count, body, start * matrix[0, 0]))
 
-    programs = {f"sweeps {n}": (step(n), params) for n in (FEW, MANY)}
+    programs = {f"sweeps {n}": (step(n, True), params) for n in (FEW, MANY)}
+    programs |= {f"plain {n}": (step(n, False), params) for n in (FEW, MANY)}
     programs |= {f"products {n}": (products(n), matrices[0]) for n in (FEW, MANY)}
     samples = timing.interleaved(
         {
@@ -87,7 +89,11 @@ def sweeps(rounds: int) -> dict[str, float]:
         gap = samples[f"{what} {MANY}"].median - samples[f"{what} {FEW}"].median
         return 1e3 * gap / (MANY - FEW)
 
-    return {"sweep_milliseconds": each("sweeps"), "products_milliseconds": each("products")}
+    return {
+        "sweep_milliseconds": each("sweeps"),
+        "plain_sweep_milliseconds": each("plain"),
+        "products_milliseconds": each("products"),
+    }
 
 
 def plain(rounds: int) -> list[dict[str, Any]]:
@@ -103,55 +109,97 @@ def plain(rounds: int) -> list[dict[str, Any]]:
     return timing.compare({"vmap(implicit)": ours, "flax bidirectional lstm": peer}, rounds)
 
 
-def floor(rounds: int) -> dict[str, float]:
-    """What the matrix products of a training step would take by themselves: ours, by the recipe.
+def limits(rounds: int) -> dict[str, dict[str, float]]:
+    """What the layer's ratios would be if its matrix products were all that it did.
 
-    At (20, 40, 200), fresh weights: each evaluation of the map and each backward sweep is five
-    products with `[d, d]`; the gradient by parameters five more. Beside them those of the plain
-    function to 1e-4, the same in bfloat16 with sums in float32, and the bidirectional LSTM's whole
-    step, as measured: a ratio below theirs is out of reach.
+    At (20, 40, 200). Each evaluation of the map and each backward sweep is five products with
+    `[d, d]`; the gradient by parameters five more. A ratio below the limit is out of reach.
     """
-    cell, params, xs = implicit_layer.problem(20, 40, 200, implicit_layer.WEIGHTS[0])
-    recipe = Recipe()
-    info = recipe.solve(cell, params, xs)[1]
-    assert isinstance(recipe.backward, int)
+    found = {}
+    for name, weights in (("fresh", implicit_layer.WEIGHTS[0]), ("trained", "trained")):
+        cell, params, xs = implicit_layer.problem(20, 40, 200, weights)
+        steps = implicit_layer.steps_of(cell, params, xs)
+        peers = {
+            name: steps[name] for name in ("flax bidirectional lstm", "paper, newton-bicgstab")
+        }
+        forward = implicit_layer.solvers_of(cell, params, xs)
+        peers |= {
+            name: (program, (params, xs))
+            for name, program in forward.items()
+            if not name.startswith("ours")
+        }
+        rows, width = xs.shape[0] * xs.shape[1], cell.hidden_size
+        left = jax.random.normal(jax.random.key(0), (rows, width))
+        right = jax.random.normal(jax.random.key(1), (width, 5 * width))
+        peers["five products"] = jax.jit(jnp.matmul), (left, right)
+        samples = timing.interleaved(
+            {name: timing.stopwatch(f, *arguments) for name, (f, arguments) in peers.items()},
+            rounds,
+        )
+        each = {name: 1e3 * sample.median for name, sample in samples.items()}
+        counts = _evaluations(cell, params, xs)
+        fastest = min(each[name] for name in forward if name in each)
+        for row, ours, peer in (
+            ("step", "recipe", each["flax bidirectional lstm"]),
+            ("plain function", "plain function", each["flax bidirectional lstm"]),
+            ("forward", "forward", fastest),
+            ("paper's tolerances", "paper's tolerances", each["paper, newton-bicgstab"]),
+        ):
+            least = counts[ours] * each["five products"]
+            found[f"{row}, {name}"] = {
+                "products": 5 * counts[ours],
+                "products_milliseconds": least,
+                "peer_milliseconds": peer,
+                "limit": least / peer,
+            }
+    return found
 
-    def exact(params: Any, probe: Any) -> jax.Array:
-        states, _ = implicit_rnn.implicit_batch(cell, params, xs, rtol=1e-4, probe=probe)
-        return jnp.mean(states**2)
 
-    to_1e4 = implicit_rnn.implicit_batch(cell, params, xs, rtol=1e-4)[1]
-    back = jax.grad(exact, argnums=1)(params, solvers.adjoint_probe((xs.shape[0],)))
-    counts = {
-        "recipe": int(info.evaluations.max()) + recipe.backward + 1,
-        # With the evaluation through which gradients pass, and the gradient by parameters.
-        "plain": int(to_1e4.evaluations.max()) + int(back.evaluations.max()) + 2,
+def _evaluations(cell: Any, params: Any, xs: jax.Array) -> dict[str, int]:
+    """How often five products are done: by the slowest example, which all of a batch wait for."""
+    probe = solvers.adjoint_probe((xs.shape[0],))
+
+    def spent(solve: Any) -> tuple[int, int]:
+        forward = solve(params, None)[1]
+        back = jax.grad(lambda probe: jnp.mean(solve(params, probe)[0] ** 2))(probe)
+        return int(forward.evaluations.max()), int(back.evaluations.max())
+
+    def by(recipe: Recipe) -> Any:
+        return lambda params, probe: recipe.solve(cell, params, xs, probe=probe)
+
+    def plain_function(params: Any, probe: Any) -> Any:
+        return implicit_rnn.implicit_batch(
+            cell, params, xs, rtol=implicit_layer.TOLERANCE, probe=probe
+        )
+
+    recipe, plain_one = spent(by(Recipe())), spent(plain_function)
+    paper = spent(by(implicit_layer.paper_recipe()))
+    return {
+        # And the gradient by parameters.
+        "recipe": sum(recipe) + 1,
+        # And the evaluation through which gradients pass.
+        "plain function": sum(plain_one) + 2,
+        "paper's tolerances": sum(paper) + 2,
+        "forward": plain_one[0],
     }
-    rows, width = xs.shape[0] * xs.shape[1], cell.hidden_size
-    left = jax.random.normal(jax.random.key(0), (rows, width))
-    right = jax.random.normal(jax.random.key(1), (width, 5 * width))
+
+
+def bfloat16(rounds: int) -> dict[str, float]:
+    """Five products in float32, and in bfloat16 with sums in float32."""
+    left = jax.random.normal(jax.random.key(0), (20 * 40, 200))
+    right = jax.random.normal(jax.random.key(1), (200, 1000))
 
     def half(left: jax.Array, right: jax.Array) -> jax.Array:
         return jnp.matmul(left.astype(right.dtype), right, preferred_element_type=jnp.float32)
 
-    peer, arguments = implicit_layer.steps_of(cell, params, xs)["flax bidirectional lstm"]
     samples = timing.interleaved(
         {
-            "product": timing.stopwatch(jax.jit(jnp.matmul), left, right),
-            "half": timing.stopwatch(jax.jit(half), left, right.astype(jnp.bfloat16)),
-            "peer": timing.stopwatch(peer, *arguments),
+            "float32": timing.stopwatch(jax.jit(jnp.matmul), left, right),
+            "bfloat16": timing.stopwatch(jax.jit(half), left, right.astype(jnp.bfloat16)),
         },
         rounds,
     )
-    each = {name: 1e3 * sample.median for name, sample in samples.items()}
-    return {
-        "products_of_a_step": 5 * counts["recipe"],
-        "products_milliseconds": counts["recipe"] * each["product"],
-        "bfloat16_products_milliseconds": counts["recipe"] * each["half"],
-        "plain_products_of_a_step": 5 * counts["plain"],
-        "plain_products_milliseconds": counts["plain"] * each["product"],
-        "peer_milliseconds": each["peer"],
-    }
+    return {f"{name}_milliseconds": 1e3 * sample.median for name, sample in samples.items()}
 
 
 def kernels() -> dict[str, int]:
@@ -214,12 +262,16 @@ def main() -> None:
     command = f"python -m benchmarks.sweep --rounds {arguments.rounds}"
     result = report.environment(command, ["jax", "jaxlib", "flax"])
     result |= {"sweep": sweeps(arguments.rounds), "plain": plain(arguments.rounds)}
-    result |= {"floor": floor(arguments.rounds), "compilation": compilation()}
-    result["kernels"] = kernels()
+    result |= {"limits": limits(arguments.rounds), "bfloat16": bfloat16(arguments.rounds)}
+    result |= {"compilation": compilation(), "kernels": kernels()}
     report.show("vmap(implicit), B=20, T=40, d=200", result["plain"])
+    report.show(
+        "if the layer were its matrix products",
+        [{"name": name} | row for name, row in result["limits"].items()],
+    )
     report.show("a backward sweep, and the compilation of a run", [
         {"name": what, "value": value}
-        for part in ("sweep", "floor", "compilation", "kernels")
+        for part in ("sweep", "bfloat16", "compilation", "kernels")
         for what, value in result[part].items()
     ])  # fmt: skip
     report.write("sweep", result)
