@@ -1,4 +1,8 @@
-"""Times several programs fairly on a machine that is never quiet: compiled first, interleaved."""
+"""Times several programs fairly on a machine that is never quiet: compiled first, interleaved.
+
+Memory is kept from call to call, for all alike, as the library's commands keep it: what the system
+takes for pages depends on who else is on the machine.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from implicit_rnn.experiments import memory
+
 Sampler = Callable[[], float]  # runs the program once more and returns the seconds it took
 
 _SHORTEST_SAMPLE = 5e-3  # seconds; below that the clock and the dispatch would be measured
 _LONGEST_BLOCK = 64  # calls in one sample
+
+memory.keep()
 
 
 class Timing(NamedTuple):
