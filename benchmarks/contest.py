@@ -16,6 +16,8 @@ from benchmarks.timing import Sampler, Timing, interleaved, stopwatch
 # mean different things: relative or absolute, of the iterate before or after, of the update.
 _EXPONENTS, _BISECTIONS = range(12, -9, -4), 6
 
+ALONE = "the evaluations alone"
+
 
 @dataclasses.dataclass
 class Contender:
@@ -85,8 +87,18 @@ def contest(
     error: Callable[[Any], float],
     target: float,
     rounds: int,
+    alone: Callable[[int], Sampler] | None = None,
 ) -> list[Entry]:
-    """Brings every contender to `error <= target` and times them; the first is ours."""
+    """Brings every contender to `error <= target` and times them; the first is ours.
+
+    Args:
+      contenders: ours and the peers.
+      error: what a result is judged by.
+      target: the error that all are to reach.
+      rounds: of the clock.
+      alone: samples so many evaluations of the map or matrix one after the other: timed as the last
+        entry, `ALONE`, for as many as ours take.
+    """
     entries, samplers = [], {}
     for contender in contenders:
 
@@ -104,6 +116,9 @@ def contest(
             evaluations = int(np.max(evaluations))
         samplers[contender.name] = contender.sampler(tolerance)
         entries.append((contender.name, tolerance, reached, reached <= target, evaluations))
+    if alone is not None:
+        samplers[ALONE] = alone(entries[0][-1])
+        entries.append((ALONE, math.nan, math.nan, False, entries[0][-1]))
     timings = interleaved(samplers, rounds)
     return [Entry(*entry, timings[entry[0]]) for entry in entries]
 

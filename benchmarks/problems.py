@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 
 class LinearSystem(NamedTuple):
@@ -31,6 +32,12 @@ class LinearSystem(NamedTuple):
             sizes.append(np.linalg.norm(b[index] - product) / np.linalg.norm(b[index]))
         worst = float(np.max(sizes))
         return worst if np.isfinite(worst) else float("inf")
+
+    def products(self, count: int) -> tuple[Callable, tuple]:
+        """A program of so many products and no more, and its arguments."""
+        product = jax.vmap(self.matvec) if self.batched else self.matvec
+        program = jax.jit(lambda c, v: lax.fori_loop(0, count, lambda _, v: product(c, v), v))
+        return program, (self.coefficients, self.rhs)
 
 
 def _dense_product(coefficients: tuple, v):
@@ -95,6 +102,17 @@ class Equilibrium(NamedTuple):
         image = np.tanh(x @ weights.T + bias)
         worst = float(np.max(np.linalg.norm(image - x, axis=1) / np.linalg.norm(image, axis=1)))
         return worst if np.isfinite(worst) else float("inf")
+
+    def evaluations(self, count: int) -> tuple[Callable, tuple]:
+        """A program of so many evaluations of the map and no more, and its arguments."""
+
+        def run(weights: jax.Array, bias: jax.Array) -> jax.Array:
+            def step(_: jax.Array, x: jax.Array) -> jax.Array:
+                return jnp.tanh(weights @ x + bias)
+
+            return lax.fori_loop(0, count, step, jnp.zeros_like(bias))
+
+        return jax.jit(jax.vmap(run, (None, 0)) if self.batched else run), (self.weights, self.bias)
 
     def bias_gradient(self) -> np.ndarray:
         """The exact gradient of the loss with respect to the bias, by dense solves in float64."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from solvers.mesh import spread_alike, while_loop
+from solvers.mesh import on_explicit_mesh, spread_alike, while_loop
 
 Tree = Any
 Vector = Any  # a tree whose leaves have the working precision
@@ -146,9 +146,15 @@ class Space(NamedTuple):
             return jnp.stack(spread_alike(*self.products(*((v, v) for v in scaled)), factor))
 
         # A loop that is hardly ever entered. (A conditional evaluates both branches under vmap.)
-        *squares, factor = while_loop(
-            lambda numbers: jnp.any(out_of_range(numbers)), of_multiples, numbers
-        )
+        def where_needed(numbers: jax.Array) -> jax.Array:
+            return while_loop(lambda numbers: jnp.any(out_of_range(numbers)), of_multiples, numbers)
+
+        if on_explicit_mesh():  # where no conditional can be made a batch of
+            *squares, factor = where_needed(numbers)
+        else:
+            # On GPUs the host waits for the condition of a loop, longer than a second pass takes.
+            on_gpus = {"cuda": of_multiples, "rocm": of_multiples}
+            *squares, factor = lax.platform_dependent(numbers, default=where_needed, **on_gpus)
         # As quotients, which the compiler does not compute again for everybody who asks.
         sizes = jnp.sqrt(jnp.stack(squares)) / jnp.where(factor == 0, 1, factor)
         return tuple(sizes)

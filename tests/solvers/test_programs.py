@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export
 
 import solvers
 from solvers import adjoint, bands, linear
+from solvers.space import Space
 from tests.solvers.problems import tanh_map
 
 
@@ -97,3 +99,25 @@ def test_memory_of_neumann_is_constant_where_that_of_bptt_grows():
     assert neumann[0] == neumann[1]
     assert unrolled[1] > 3 * unrolled[0]
     assert unrolled[1] > 5 * neumann[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_norms_of_any_size_are_right_on_every_platform(platform, dtype, monkeypatch):
+    """On CUDA without a loop, whose condition the host would wait for."""
+    with jax.enable_x64(dtype == "float64"):
+        v = np.random.default_rng(0).normal(size=(7, 50)).astype(dtype)
+        least, most = (np.log10(getattr(np.finfo(dtype), name)) for name in ("tiny", "max"))
+        sizes = (0.9 * least, 0.6 * least, 0, 0.6 * most, 0.9 * most)
+        rows = [10.0**size * v[0] for size in sizes] + [0 * v[5], np.inf * v[6]]
+        found = jax.jit(jax.vmap(lambda row: Space().norms(row, 2 * row)))
+        text = export.export(found, platforms=[platform])(jnp.stack(rows)).mlir_module()
+        assert ("stablehlo.while" in text) == (platform == "cpu")
+        if platform == "cuda":
+            branch = lambda operand, *, cuda, **_: cuda(operand)  # noqa: E731
+            monkeypatch.setattr(jax.lax, "platform_dependent", branch)
+            jax.clear_caches()
+        norms = np.stack(found(jnp.stack(rows)))
+        exact = [10.0**size * np.linalg.norm(v[0].astype(np.float64)) for size in sizes]
+        np.testing.assert_allclose(norms[0], [*exact, 0, np.inf], rtol=1e-5)
+        np.testing.assert_allclose(norms[1], 2 * norms[0], rtol=1e-5)
