@@ -34,8 +34,11 @@ def test_there_are_notebooks() -> None:
     }
 
 
-# Trainings, which are tested elsewhere as well.
-LONG = ("hyperparameters", "own_network", "quickstart", "recurrent_backprop", "tagging", "xrnn")
+# Trainings, and every solver, which are tested elsewhere as well.
+LONG = (
+    "hyperparameters", "own_network", "quickstart", "recurrent_backprop", "solvers", "tagging",
+    "xrnn",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import jax
 from tests.fuzz.__main__ import forget, run_one
 from tests.fuzz.cases import BLOCK
 
-SECONDS, SEED = 60, 1
+SECONDS, SEED = 20, 1
 
 
-def test_a_minute_of_random_solves_finds_nothing_untrue():
+def test_some_random_solves_find_nothing_untrue():
     failed, begin, number = [], time.monotonic(), 0
     with jax.enable_x64(True):
         # At least a block of programs, however busy the machine is.
