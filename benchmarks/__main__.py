@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import report
 from benchmarks.contest import ALONE
@@ -162,74 +162,64 @@ def hyper_limit() -> str:
     return f"{rows['training alone']['time x']:.2f}"
 
 
-def none() -> str:
-    return ""
+class Row(NamedTuple):
+    """A line of the table; `limit` is told where there is work that none can do without."""
+
+    what: str
+    before: str
+    aim: str
+    now: Callable[[], str]
+    limit: Callable[[], str] = str
+
+    def cells(self) -> list[str]:
+        return [self.what, self.before, self.aim, measured(self.now), measured(self.limit)]
 
 
-# What, before, aim, now, limit.
-ROWS: list[tuple[str, str, str, Callable[[], str], Callable[[], str]]] = [
-    ("make run, implicit GRU: tracing and compilation", "30 s in 17", "8 s", compilation, none),
-    ("a backward sweep over its matrix products (32, 40, 200)", "3.7", "1.5", sweep, none),
-    ("compilation of a training step over flax's b-LSTM", "2.0-2.7", "1.3", step_compilation, none),
-    (
+def core_row(what: str, before: str, kind: str, method: str) -> Row:
+    return Row(what, before, "1.0", core(kind, method), core_limit(kind, method))
+
+
+ROWS = [
+    Row("make run, implicit GRU: tracing and compilation", "30 s in 17", "8 s", compilation),
+    Row("a backward sweep over its matrix products (32, 40, 200)", "3.7", "1.5", sweep),
+    Row("compilation of a training step over flax's b-LSTM", "2.0-2.7", "1.3", step_compilation),
+    Row(
         "training step over flax's b-LSTM, fresh / trained",
         "3 sweeps: 1.3 / 1.4",
         "1.0 / 1.2",
         step,
         limit("step", "fresh", "trained"),
     ),
-    (
+    Row(
         "vmap(implicit), 1e-4, exact adjoint, over the b-LSTM's step",
         "2.2",
         "1.5",
         plain,
         limit("plain function", "fresh"),
     ),
-    (
+    Row(
         "forward to 1e-4 over the best peer, fresh",
         "0.22-0.29",
         "0.17",
         forward,
         limit("forward", "fresh"),
     ),
-    (
+    Row(
         "the paper's tolerances: ours over its algorithm",
         "0.11-0.5",
         "0.12",
         paper,
         limit("paper's tolerances", "fresh", "trained"),
     ),
-    (
-        "BiCGSTAB over jax.scipy, lineax",
-        "1.06-1.54",
-        "1.0",
-        core("linear", "bicgstab"),
-        core_limit("linear", "bicgstab"),
+    core_row("BiCGSTAB over jax.scipy, lineax", "1.06-1.54", "linear", "bicgstab"),
+    core_row("GMRES over jax.scipy, lineax", "0.28-1.32", "linear", "gmres"),
+    core_row("Picard over jaxopt, optimistix", "1.16-1.26", "fixed_point", "picard"),
+    core_row("Anderson over jaxopt", "1.18-1.25", "fixed_point", "anderson"),
+    Row("X-RNN, linear base, over flax's LSTM, depth 2 / 3", "0.9 / 1.1", "0.7 / 0.9", xrnn),
+    Row(
+        "our LSTM and GRU over flax's, long sequences", "1.2-1.3", "0.8", recurrent, recurrent_limit
     ),
-    (
-        "GMRES over jax.scipy, lineax",
-        "0.28-1.32",
-        "1.0",
-        core("linear", "gmres"),
-        core_limit("linear", "gmres"),
-    ),
-    (
-        "Picard over jaxopt, optimistix",
-        "1.16-1.26",
-        "1.0",
-        core("fixed_point", "picard"),
-        core_limit("fixed_point", "picard"),
-    ),
-    (
-        "Anderson over jaxopt",
-        "1.18-1.25",
-        "1.0",
-        core("fixed_point", "anderson"),
-        core_limit("fixed_point", "anderson"),
-    ),
-    ("X-RNN, linear base, over flax's LSTM, depth 2 / 3", "0.9 / 1.1", "0.7 / 0.9", xrnn, none),
-    ("our LSTM and GRU over flax's, long sequences", "1.2-1.3", "0.8", recurrent, recurrent_limit),
-    (
+    Row(
         "BPTT over Neumann-RBP (100, five averaged); higher is better",
         "2.57",
         "3.5",
@@ -255,7 +245,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"python -m benchmarks.{name} {' '.join(options)}", flush=True)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options]).returncode:
             failed.append(name)
-    rows = [(*texts, measured(now), measured(least)) for *texts, now, least in ROWS]
+    rows = [row.cells() for row in ROWS]
     columns = ["", "before", "aim", "now", "limit"]
     report.table("ours over the peer's: below one we are faster", columns, rows)
     for name in failed:
